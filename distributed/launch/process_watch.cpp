@@ -1,5 +1,6 @@
 // The identity of a process, and the watch of processes by pidfd and epoll. The identity has the boot, the
-// namespace of process numbers, the number and the start time. One thread waits, and stop() joins it.
+// namespace of process numbers, the number and the start time. One thread waits, and stop() joins it. It also
+// reads the reports of a launcher, for processes without a pidfd.
 #include <weft/distributed/launch/inner/process_watch.h>
 
 #include <sys/epoll.h>
@@ -14,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include <weft/distributed/launch/inner/exit_reports.h>
 #include <weft/kernels/str.h>
 
 namespace weft::rpc::inner {
@@ -47,9 +49,11 @@ int open_process(int pid) { return static_cast<int>(syscall(SYS_pidfd_open, pid,
 
 }  // namespace
 
-std::string process_identity() {
-  const std::string space = number_space(), start = start_time(getpid());
-  return space.empty() || start.empty() ? std::string() : str(space, "/", getpid(), "/", start);
+std::string process_identity() { return process_identity(getpid()); }
+
+std::string process_identity(int pid) {
+  const std::string space = number_space(), start = start_time(pid);
+  return space.empty() || start.empty() ? std::string() : str(space, "/", pid, "/", start);
 }
 
 bool ProcessWatch::watch(const std::string& identity, std::function<void()> ended) {
@@ -61,32 +65,55 @@ bool ProcessWatch::watch(const std::string& identity, std::function<void()> ende
   const char* const end = identity.data() + slash;
   if (std::from_chars(identity.data() + space.size(), end, pid).ptr != end || pid <= 0) return false;
   const int process = open_process(pid);
-  if (process < 0 && errno != ESRCH) return false;
+  const bool refused = process < 0 && errno != ESRCH;
+  if (refused && !ExitReports::of_process().expected()) return false;
   // Checked after the pidfd is open: from here on the number cannot mean another process.
-  if (process < 0 || start_time(pid) != identity.substr(slash + 1)) {
+  if ((process < 0 && !refused) || start_time(pid) != identity.substr(slash + 1)) {
     if (process >= 0) close(process);
     ended();
     return true;
   }
+  if (refused) return watch_reports(identity, std::move(ended));
   MutexLock lock(mutex_);
-  if (!stopped_ && poll_ < 0) {
-    poll_ = epoll_create1(EPOLL_CLOEXEC);
-    wake_ = eventfd(0, EFD_CLOEXEC);
-    epoll_event event{.events = EPOLLIN, .data = {.fd = wake_}};
-    if (poll_ >= 0 && wake_ >= 0) epoll_ctl(poll_, EPOLL_CTL_ADD, wake_, &event);
-    try {
-      thread_ = std::thread([this] { run(); });
-    } catch (const std::system_error&) {  // no thread: the lease decides alone
-      stopped_ = true;
-    }
-  }
   epoll_event event{.events = EPOLLIN, .data = {.fd = process}};
-  if (stopped_ || epoll_ctl(poll_, EPOLL_CTL_ADD, process, &event) != 0) {
+  if (!start() || epoll_ctl(poll_, EPOLL_CTL_ADD, process, &event) != 0) {
     close(process);
     return false;
   }
   watched_.emplace(process, std::move(ended));
   return true;
+}
+
+/// Starts the thread. False: there is none, or it has been stopped.
+bool ProcessWatch::start() {
+  if (stopped_ || poll_ >= 0) return !stopped_;
+  poll_ = epoll_create1(EPOLL_CLOEXEC);
+  wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  epoll_event event{.events = EPOLLIN, .data = {.fd = wake_}};
+  stopped_ = poll_ < 0 || wake_ < 0 || epoll_ctl(poll_, EPOLL_CTL_ADD, wake_, &event) != 0;
+  if (stopped_) return false;
+  try {
+    thread_ = std::thread([this] { run(); });
+  } catch (const std::system_error&) {  // no thread: the lease decides alone
+    stopped_ = true;
+  }
+  return !stopped_;
+}
+
+/// For a process without a pidfd: the launcher of this process reports its end.
+bool ProcessWatch::watch_reports(const std::string& identity, std::function<void()> ended) {
+  ExitReports& reports = ExitReports::of_process();
+  MutexLock lock(mutex_);
+  if (!start()) return false;
+  if (!std::exchange(hears_reports_, true)) {
+    reports.add_wake(wake_);
+    const int socket = reports.socket();
+    epoll_event event{.events = EPOLLIN, .data = {.fd = socket}};
+    if (socket >= 0) epoll_ctl(poll_, EPOLL_CTL_ADD, socket, &event);
+  }
+  reported_.emplace(identity, std::move(ended));
+  const uint64_t one = 1;  // the thread looks at the reports that have come before
+  return write(wake_, &one, sizeof one) > 0 || errno == EAGAIN;
 }
 
 void ProcessWatch::run() {
@@ -102,12 +129,28 @@ void ProcessWatch::run() {
     {
       MutexLock lock(mutex_);
       if (stopped_ || (count < 0 && errno != EINTR)) return;
+      ExitReports& reports = ExitReports::of_process();
       for (int i = 0; i < count; ++i) {
-        const auto found = watched_.find(events[static_cast<size_t>(i)].data.fd);
+        const int fd = events[static_cast<size_t>(i)].data.fd;
+        if (fd == wake_) {
+          uint64_t times = 0;
+          [[maybe_unused]] const ssize_t got = read(wake_, &times, sizeof times);
+        } else if (hears_reports_ && fd == reports.socket() && !reports.read()) {
+          epoll_ctl(poll, EPOLL_CTL_DEL, fd, nullptr);  // the launcher has ended
+        }
+        const auto found = watched_.find(fd);
         if (found == watched_.end()) continue;
         ended.push_back(std::move(found->second));
         close(found->first);  // leaves the epoll set too
         watched_.erase(found);
+      }
+      for (auto it = reported_.begin(); it != reported_.end();) {
+        if (!reports.has(it->first)) {
+          ++it;
+          continue;
+        }
+        ended.push_back(std::move(it->second));
+        it = reported_.erase(it);
       }
     }
     for (const auto& f : ended) f();
@@ -125,8 +168,10 @@ void ProcessWatch::stop() {
   }
   if (thread.joinable()) thread.join();
   MutexLock lock(mutex_);
+  if (std::exchange(hears_reports_, false)) ExitReports::of_process().remove_wake(wake_);
   for (const auto& [process, ended] : watched_) close(process);
   watched_.clear();
+  reported_.clear();
   for (int* fd : {&poll_, &wake_})
     if (*fd >= 0) close(std::exchange(*fd, -1));
 }

@@ -1,7 +1,8 @@
 // spawn: posix_spawn of /proc/self/exe. The parent has the writing end of a pipe, each child the reading
 // end. When the parent ends, for any reason, the pipe closes. The kernel then sends each child SIGKILL,
 // which the child requested on its descriptor. Unlike PR_SET_PDEATHSIG this does not depend on the
-// parent's thread that called spawn.
+// parent's thread that called spawn. Each child also has a socket, by which the parent reports the ends of
+// the others (inner/exit_reports.h).
 #include <weft/distributed/launch/spawn.h>
 
 #include <fcntl.h>
@@ -17,6 +18,7 @@
 #include <fstream>
 #include <iterator>
 
+#include <weft/distributed/launch/inner/exit_reports.h>
 #include <weft/distributed/launch/inner/group_certificates.h>
 #include <weft/distributed/launch/inner/store_variable.h>
 #include <weft/distributed/launch/store_service.h>
@@ -27,6 +29,7 @@ extern char** environ;
 namespace weft::rpc {
 namespace {
 
+/// The pipe's descriptor in the child, the parent's process, and the descriptor of the reports.
 constexpr char kPipeVariable[] = "WEFT_SPAWN_PIPE";
 
 std::vector<std::string> own_command() {
@@ -73,7 +76,7 @@ struct inner::ProcessStarter {
   ~ProcessStarter();
   ProcessStarter(const ProcessStarter&) = delete;
   /// Throws: RpcError.
-  pid_t start(int rank) const;
+  pid_t start(int rank);
 
   SpawnOptions options;
   std::optional<ReservedPort> port{};
@@ -82,6 +85,7 @@ struct inner::ProcessStarter {
   ServedStore store{};
   std::vector<std::string> words = own_command();
   int reading = -1, writing = -1;  // ends of the pipe; closing the second one kills the children
+  ExitTeller exits{};
 };
 
 inner::ProcessStarter::ProcessStarter(const SpawnOptions& o) : options(o) {
@@ -112,8 +116,9 @@ inner::ProcessStarter::~ProcessStarter() {
   if (writing >= 0) close(writing);
 }
 
-pid_t inner::ProcessStarter::start(int rank) const {
-  constexpr int kChildPipe = 3;  // the pipe's descriptor in the child
+pid_t inner::ProcessStarter::start(int rank) {
+  constexpr int kChildPipe = 3, kChildReports = 4;  // descriptors in the child
+  const auto [mine, of_child] = ExitTeller::make_socket();
   Attributes a;
   sigset_t blocked;
   sigemptyset(&blocked);
@@ -121,13 +126,14 @@ pid_t inner::ProcessStarter::start(int rank) const {
   posix_spawnattr_setsigmask(&a.attributes, &blocked);
   posix_spawnattr_setflags(&a.attributes, POSIX_SPAWN_SETSIGMASK);
   posix_spawn_file_actions_adddup2(&a.actions, reading, kChildPipe);
+  posix_spawn_file_actions_adddup2(&a.actions, of_child, kChildReports);
 
   std::map<std::string, std::string> variables = options.environment;
   variables["RANK"] = variables["LOCAL_RANK"] = std::to_string(rank);
   variables["WORLD_SIZE"] = variables["LOCAL_WORLD_SIZE"] = std::to_string(options.world_size);
   variables["MASTER_ADDR"] = "127.0.0.1";
   variables["MASTER_PORT"] = std::to_string(master_port);
-  variables[kPipeVariable] = str(kChildPipe, ":", getpid());
+  variables[kPipeVariable] = str(kChildPipe, ":", getpid(), ":", kChildReports);
   if (certificates)
     for (auto& [name, file] : certificates->variables(options.names[static_cast<size_t>(rank)]))
       variables[name] = file;
@@ -142,7 +148,12 @@ pid_t inner::ProcessStarter::start(int rank) const {
   auto argv = pointers(command), envp = pointers(environment);
   pid_t pid = 0;
   const int error = posix_spawn(&pid, "/proc/self/exe", &a.actions, &a.attributes, argv.data(), envp.data());
-  if (error != 0) throw RpcError(str("spawn: rank ", rank, " could not be started: ", std::strerror(error)));
+  close(of_child);
+  if (error != 0) {
+    close(mine);
+    throw RpcError(str("spawn: rank ", rank, " could not be started: ", std::strerror(error)));
+  }
+  exits.started(pid, mine);
   return pid;
 }
 
@@ -280,12 +291,13 @@ std::optional<int> spawned_rank() {
     const char* pipe = std::getenv(kPipeVariable);
     const char* text = std::getenv("RANK");
     if (pipe == nullptr || text == nullptr) return std::nullopt;
-    int fd = -1, parent = 0;
+    int fd = -1, parent = 0, reports = -1;
     const char* end = pipe + std::strlen(pipe);
     const auto first = std::from_chars(pipe, end, fd);
-    if (first.ec != std::errc() || first.ptr == end ||
-        std::from_chars(first.ptr + 1, end, parent).ec != std::errc())
-      return std::nullopt;
+    if (first.ec != std::errc() || first.ptr == end) return std::nullopt;
+    const auto second = std::from_chars(first.ptr + 1, end, parent);
+    if (second.ec != std::errc()) return std::nullopt;
+    if (second.ptr != end) std::from_chars(second.ptr + 1, end, reports);
     if (getppid() != parent) {  // a grandchild that inherited the variable, or the parent is gone
       if (fcntl(fd, F_GETFD) < 0 || getppid() != 1) return std::nullopt;
       ::raise(SIGKILL);
@@ -302,6 +314,8 @@ std::optional<int> spawned_rank() {
     const int shared =
         std::exchange(fd, open(str("/proc/self/fd/", fd).c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
     close(shared);
+    if (reports >= 0 && fcntl(reports, F_SETFD, FD_CLOEXEC) == 0)
+      inner::ExitReports::of_process().read_from(reports);
     fcntl(fd, F_SETOWN, getpid());
     fcntl(fd, F_SETSIG, SIGKILL);
     fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_ASYNC);

@@ -44,7 +44,8 @@ struct AgentOptions {
   /// Time without an answer after which the callee is first asked for the request's status. The pause between
   /// such questions grows up to eight times this.
   Duration retry = std::chrono::milliseconds(250);
-  /// Most requests of one peer that are open or have an unacknowledged reply. Further ones get Overloaded.
+  /// Most requests of one peer that are open or have an unacknowledged reply. Further ones get Overloaded: as
+  /// many again, and at least 64. Those beyond are dropped. Their caller sends them again until its deadline.
   size_t max_served_per_peer = 1 << 20;
   BudgetLimits budget{};  ///< bytes of requests and replies
   /// Function name -> names of the workers that may call it; "weft::fetch" and others: requests that run none

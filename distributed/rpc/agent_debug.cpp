@@ -8,6 +8,7 @@
 //   agent.client_calls, .served_calls, .served_errors, .timeouts                      totals
 //   agent.resent_requests, .resent_replies, .duplicates, .late_replies, .statuses     retransmission
 //   agent.malformed, .lost_peers, .kept_replies, .peers
+//   agent.dropped_requests                   of peers with too many requests that are not finished
 //   agent.watches                            things that keep lives of others under lease beside open calls
 //   agent.open_bytes, .waiting_calls, .waiting_bytes, .credit_waits      requests at their caller (budget.h)
 //   agent.served_bytes, .arriving_bytes, .kept_bytes, .dropped_results   requests and replies at their callee
@@ -38,6 +39,7 @@ std::map<std::string, int64_t> Agent::debug_info() const {
   info["agent.duplicates"] = s.core.counters.duplicates;
   info["agent.late_replies"] = s.core.counters.late_replies;
   info["agent.statuses"] = s.core.counters.asks;
+  info["agent.dropped_requests"] = s.core.counters.dropped_requests;
   info["agent.malformed"] = s.core.counters.malformed;
   info["agent.lost_peers"] = s.core.counters.lost_peers;
   int64_t kept = 0, asynchronous = 0, known = 0, watches = 0;

@@ -2,17 +2,21 @@
 // set() only makes the time earlier. due() rings without the mutex.
 #include <weft/distributed/rpc/inner/alarm.h>
 
+#include <new>
+#include <utility>
+
 namespace weft::rpc {
 
 void Alarm::set(TimePoint when) {
   if (when == kNever || !core_.running) return;
   MutexLock lock(mutex_);
   if (at_ <= when) return;
-  if (timer_.value != 0) core_.runtime->cancel(timer_);
-  at_ = std::max(when, core_.runtime->now());  // due() measures its delay against this
+  if (timer_.value != 0) core_.runtime->cancel(std::exchange(timer_, {}));
+  at_ = kNever;  // if there is no memory for a timer
   timer_ = core_.runtime->call_at(when, [this, weak = core_.owner.weak_from_this()] {
     if (const auto agent = weak.lock()) due();
   });
+  at_ = std::max(when, core_.runtime->now());  // due() measures its delay against this
 }
 
 void Alarm::due() {
@@ -23,7 +27,12 @@ void Alarm::due() {
     timer_ = {};
     at_ = kNever;
   }
-  if (core_.running) ring_(late);
+  if (!core_.running) return;
+  try {
+    ring_(late);
+  } catch (const std::bad_alloc&) {  // the rest of the due work has its turn soon
+    set(core_.runtime->now() + core_.options.retry);
+  }
 }
 
 void Alarm::cancel() {

@@ -2,6 +2,8 @@
 // liveness.cpp decides when a peer is asked; calls that wait for credit are in caller_waiting.cpp.
 #include <weft/distributed/rpc/inner/caller.h>
 
+#include <new>
+
 #include <weft/tensor/inner/tracer.h>
 
 namespace weft::rpc {
@@ -10,8 +12,6 @@ namespace {
 
 /// most open requests in one status; further ones are in the next status
 constexpr size_t kMaxListed = 4096;
-/// most calls of a peer whose late replies are told to the interceptors
-constexpr size_t kMaxGivenUp = 65536;
 
 std::string describe(const PendingCall& call) {
   return call.what ? str("'", call.what, "'") : str("a ", to_string(call.kind));
@@ -176,7 +176,7 @@ bool Caller::cancel(const CallId& id) {
     if (found == p.pending.end()) return false;
     call = std::move(found->second);
     p.pending.erase(found);
-    if (!call.waits && p.given_up.size() < kMaxGivenUp) p.given_up.insert(id.sequence);
+    if (!call.waits) p.note_given_up(id.sequence);
   }
   const auto error = std::make_exception_ptr(
       Cancelled(str(describe(call), " on worker '", PeerTable::name(p), "' was cancelled")));
@@ -187,7 +187,7 @@ bool Caller::cancel(const CallId& id) {
 
 void Caller::end_unneeded() {
   for (Peer* p : peers_.all()) {
-    std::vector<PendingCall> ended;
+    PendingCalls ended;
     {
       MutexLock lock(p->mutex);
       for (auto it = p->pending.begin(); it != p->pending.end();) {
@@ -195,12 +195,11 @@ void Caller::end_unneeded() {
           ++it;
           continue;
         }
-        if (p->given_up.size() < kMaxGivenUp) p->given_up.insert(it->first);
-        ended.push_back(std::move(it->second));
-        it = p->pending.erase(it);
+        p->note_given_up(it->first);
+        ended.insert(p->pending.extract(it++));
       }
     }
-    for (PendingCall& call : ended) {
+    for (auto& [sequence, call] : ended) {
       std::exception_ptr error = unneeded_error(*p, call);
       end(*p, std::move(call), std::move(error));
     }
@@ -280,11 +279,11 @@ void Caller::on_reply(Peer& p, Kind kind, const Envelope& e, Inbound inbound) {
       core_.counters.malformed.fetch_add(1, std::memory_order_relaxed);
       return;
     } else {
+      name = p.name;
       call = std::move(found->second);
       p.pending.erase(found);
       p.pause = core_.options.retry;
     }
-    name = p.name;
   }
   const std::shared_ptr<Agent> agent = core_.agent();
   if (late) {
@@ -299,10 +298,10 @@ void Caller::on_reply(Peer& p, Kind kind, const Envelope& e, Inbound inbound) {
     return;
   }
   core_.counters.active_client.fetch_sub(is_round(kind) ? 0 : 1, std::memory_order_relaxed);
-  release(p, call, bytes_of(inbound));
-  record(p, call, !e.error);
   settle(call.message, !e.error);
   try {
+    release(p, call, bytes_of(inbound));
+    record(p, call, !e.error);
     const std::optional<StreamScope> scope =
         call.streams.empty() ? std::nullopt : std::optional<StreamScope>(std::in_place, call.streams);
     Message message = devices_.receive(std::move(inbound), e);
@@ -323,8 +322,16 @@ void Caller::on_reply(Peer& p, Kind kind, const Envelope& e, Inbound inbound) {
   }
 }
 
-/// Sends a status: [wants an answer][upto][count][open requests below upto] (step 5).
+/// Sends a status, unless there is no memory for it: a later one follows.
 void Caller::ask(Peer& p) {
+  try {
+    send_status(p);
+  } catch (const std::bad_alloc&) {
+  }
+}
+
+/// [wants an answer][upto][count][open requests below upto] (step 5)
+void Caller::send_status(Peer& p) {
   Message m;
   Envelope e;
   {
@@ -415,18 +422,25 @@ void Caller::record(Peer& p, const PendingCall& call, bool ok) {
                     .end = core_.runtime->now()});
 }
 
+std::exception_ptr Caller::timeout_error(Peer& p, const PendingCall& call) {
+  const std::string name = PeerTable::name(p);
+  return std::make_exception_ptr(
+      call.waits ? Timeout(str(describe(call), " was not sent to worker '", name,
+                               "': it waited for credit for the whole timeout of ", seconds(call.timeout),
+                               "; ", core_.budget.explain(*call.charge)))
+                 : Timeout(str(describe(call), " on worker '", name, "' ran for more than the timeout of ",
+                               seconds(call.timeout))));
+}
+
+/// Without memory the call ends with that error.
 void Caller::end(Peer& p, PendingCall call, std::exception_ptr error) {
-  record(p, call, false);
   if (!is_round(call.kind)) core_.counters.active_client.fetch_sub(1, std::memory_order_relaxed);
-  if (!error) {
-    core_.counters.timeouts.fetch_add(1, std::memory_order_relaxed);
-    const std::string name = PeerTable::name(p);
-    error = std::make_exception_ptr(
-        call.waits ? Timeout(str(describe(call), " was not sent to worker '", name,
-                                 "': it waited for credit for the whole timeout of ", seconds(call.timeout),
-                                 "; ", core_.budget.explain(*call.charge)))
-                   : Timeout(str(describe(call), " on worker '", name, "' ran for more than the timeout of ",
-                                 seconds(call.timeout))));
+  if (!error) core_.counters.timeouts.fetch_add(1, std::memory_order_relaxed);
+  try {
+    record(p, call, false);
+    if (!error) error = timeout_error(p, call);
+  } catch (const std::bad_alloc&) {
+    if (!error) error = std::current_exception();
   }
   release(p, call, 0);
   if (call.waits) discard(p, call.kind, call.message);

@@ -27,7 +27,7 @@ void Liveness::tick(Duration late) {
 
 /// Does the due work of one peer and returns the time of its next work.
 TimePoint Liveness::tend(Peer& p, TimePoint now) {
-  std::vector<PendingCall> expired;
+  PendingCalls expired;
   TimePoint next = kNever;
   bool lost = false, ended = false, ask_peer = false, tell = false, told = true;
   std::string trouble;
@@ -40,9 +40,8 @@ TimePoint Liveness::tend(Peer& p, TimePoint now) {
         ++it;
         continue;
       }
-      if (!it->second.waits && p.given_up.size() < 65536) p.given_up.insert(it->first);
-      expired.push_back(std::move(it->second));
-      it = p.pending.erase(it);
+      if (!it->second.waits) p.note_given_up(it->first);
+      expired.insert(p.pending.extract(it++));  // without an allocation
     }
     const bool is_self = p.id == core_.self.id;
     const bool watched = p.watchers > 0 && !is_self;
@@ -98,7 +97,7 @@ TimePoint Liveness::tend(Peer& p, TimePoint now) {
     }
     if (lost) trouble = p.trouble, told = p.told;
   }
-  for (PendingCall& call : expired) caller_.end(p, std::move(call), nullptr);
+  for (auto& [sequence, call] : expired) caller_.end(p, std::move(call), nullptr);
   if (lost) {
     const double silence = std::chrono::duration<double>(core_.options.lease).count();
     lose(p, false,
@@ -169,7 +168,11 @@ void Liveness::lose(Peer& p, bool left_group, const std::string& reason) {
   if (p.id == core_.self.id) return;
   PendingCalls pending;
   ServedRequests served;
-  LostPeer lost{{{}, p.id}, p.incarnation.load(), left_group, reason};
+  LostPeer lost{{PeerTable::name(p), p.id}, p.incarnation.load(), left_group, reason};
+  std::string why = reason;
+  const auto error = std::make_exception_ptr(PeerLost(
+      lost.info.name,
+      str("worker '", lost.info.name, "' ", left_group ? "has left the group: " : "is lost: ", reason)));
   bool told = false;
   {
     MutexLock lock(p.mutex);
@@ -178,19 +181,15 @@ void Liveness::lose(Peer& p, bool left_group, const std::string& reason) {
     p.lost = true;
     p.last_heard = p.heard != TimePoint() ? p.heard : core_.runtime->now();
     p.left = left_group;
-    p.why = reason;
+    p.why = std::move(why);
     pending.swap(p.pending);
     served.swap(p.served);
     for (const auto& [sequence, s] : served) s->finish();
-    lost.info.name = p.name;
   }
   if (!left_group) core_.counters.lost_peers.fetch_add(1, std::memory_order_relaxed);
   if (core_.runtime->tracing())
     core_.runtime->trace(str("worker ", core_.self.id.value, left_group ? " sees leave " : " loses ",
                              p.id.value, ": ", reason));
-  const auto error = std::make_exception_ptr(PeerLost(
-      lost.info.name,
-      str("worker '", lost.info.name, "' ", left_group ? "has left the group: " : "is lost: ", reason)));
   for (auto& [sequence, call] : pending) caller_.end(p, std::move(call), error);
   drop_replies(core_.budget, served);
   if (!served.empty()) caller_.end_unneeded();

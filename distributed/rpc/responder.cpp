@@ -18,7 +18,13 @@ Responder::~Responder() {
   // Destroyed by an exception that run() will catch: run() answers with it.
   served_->abandoned = true;
   if (std::uncaught_exceptions() > 0 && served_->in_handler) return;
-  fail(no_answer());
+  std::exception_ptr error;
+  try {
+    error = no_answer();
+  } catch (...) {  // no memory
+    error = std::current_exception();
+  }
+  fail(std::move(error));
 }
 
 void Responder::describe(const char* what) { served_->what = what; }
@@ -34,7 +40,7 @@ void Responder::fail(std::exception_ptr error) noexcept {
   if (!served) return;
   if (const auto agent = served->agent.lock()) {
     if (!served->answered) agent->impl().server.tell_error(*served, error);
-    agent->impl().server.answer(served, error_message(error), true);
+    agent->impl().server.answer(served, error);
   }
 }
 

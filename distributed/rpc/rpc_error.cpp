@@ -85,6 +85,8 @@ Parts take_apart(const std::exception_ptr& error) {
     return {"PeerLost", e.what(), e.peer};
   } catch (const SignatureMismatch& e) {
     return {"SignatureMismatch", e.what(), e.signature};
+  } catch (const std::bad_alloc&) {
+    return {"OutOfMemoryError", "out of memory", {}};
   } catch (const std::exception& e) {
     return {type_name(typeid(e)), e.what(), {}};
   } catch (...) {

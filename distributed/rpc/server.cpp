@@ -3,10 +3,19 @@
 // handler of Kind::kCall are in responder.cpp.
 #include <weft/distributed/rpc/inner/server.h>
 
+#include <algorithm>
+#include <new>
+
 #include <weft/distributed/rpc/inner/access.h>
 #include <weft/distributed/rpc/inner/put_off.h>
 
 namespace weft::rpc {
+
+namespace {
+/// Refused requests of one caller that are kept until it has their answers: as many as may be open, and at
+/// least these. Further requests count as lost on the way.
+constexpr size_t kRefusedAtLeast = 64;
+}  // namespace
 
 void Server::handle(Kind kind, RunOn where, Handler handler) {
   const int number = static_cast<int>(kind);
@@ -27,7 +36,6 @@ void Server::on_request(Peer& p, Kind kind, const Envelope& e, Inbound inbound) 
   served->sequence = e.sequence;
   served->kind = kind;
   served->started = now;
-  if (is_charged(kind)) served->bytes = bytes_of(inbound);
   served->context.endpoint = core_.agent();
   served->context.caller = p.id;
   served->context.caller_life = p.incarnation.load();
@@ -47,26 +55,34 @@ void Server::on_request(Peer& p, Kind kind, const Envelope& e, Inbound inbound) 
     if (fenced && !is_refused_by_fence(kind) && p.served.count(e.sequence) == 0) return;
     first = p.served.empty();
     if (!core_.running) served->given_up = true;
-    auto& slot = p.served[e.sequence];
-    if (slot) {
+    const size_t most = core_.options.max_served_per_peer;
+    if (p.served.count(e.sequence) != 0) {
       core_.counters.duplicates.fetch_add(1, std::memory_order_relaxed);
       again = true;
+    } else if (p.served.size() >= most && p.served.size() - most >= std::max(most, kRefusedAtLeast)) {
+      core_.counters.dropped_requests.fetch_add(1, std::memory_order_relaxed);
+      return;  // a later status of the caller finds it unknown
     } else {
-      slot = served;
-      refused = p.served.size() > core_.options.max_served_per_peer;
+      p.served.emplace(e.sequence, served);
+      refused = p.served.size() > most;
     }
   }
   if (again) return resend_reply(p, e.sequence);
-  if (first) alarm_.set(now + core_.options.lease / 4);  // the caller is under lease from now on
   if (!is_round(kind)) {
     core_.counters.served.fetch_add(1, std::memory_order_relaxed);
     core_.counters.active_server.fetch_add(1, std::memory_order_relaxed);
   }
 
-  const bool full = served->bytes >= 0 && !core_.budget.serve(p, served->bytes);
-
   Responder responder(served);  // from here on every path answers
   try {
+    served->refused = true;                                // until it may begin
+    if (first) alarm_.set(now + core_.options.lease / 4);  // the caller is under lease from now on
+    bool full = false;
+    if (is_charged(kind)) {
+      const int64_t bytes = bytes_of(inbound);
+      full = !core_.budget.serve(p, bytes);
+      served->bytes = bytes;
+    }
     served->refused = refused || fenced || full;
     if (fenced) std::rethrow_exception(core_.fence.error(core_.self.name));
     if (refused)
@@ -82,25 +98,33 @@ void Server::on_request(Peer& p, Kind kind, const Envelope& e, Inbound inbound) 
     if (message.find(Tag::kResultsToCpu)) served->context.results_to_cpu = true;
     if (handler->where == RunOn::kTransport) return run(*handler, std::move(responder), std::move(message));
     struct Work {
-      std::shared_ptr<Agent> agent;  // keeps this Server
-      HandlerEntry* handler;
-      Responder responder;
-      Message message;
+      std::shared_ptr<Agent> agent{};  // keeps this Server
+      HandlerEntry* handler = nullptr;
+      Responder responder{};
+      Message message{};
     };
-    auto work = std::make_unique<Work>(
-        Work{agent_of(served->context), handler, std::move(responder), std::move(message)});
-    core_.runtime->post_or_refuse([this, work = std::move(work)] {
-      if (refusal())
-        return refuse(std::move(work->responder), work->message, no_thread_error(core_.self.name));
-      if (is_refused_by_fence(work->responder.served()->kind) && core_.fence.closed(core_.runtime->now()))
-        return refuse(std::move(work->responder), work->message, core_.fence.error(core_.self.name));
-      run(*work->handler, std::move(work->responder), std::move(work->message));
-    });
+    const auto work = std::make_shared<Work>();
+    *work = {agent_of(served->context), handler, std::move(responder), std::move(message)};
+    try {
+      core_.runtime->post_or_refuse([this, work] {
+        if (refusal())
+          return refuse(std::move(work->responder), work->message, no_thread_error(core_.self.name));
+        if (is_refused_by_fence(work->responder.served()->kind) && core_.fence.closed(core_.runtime->now()))
+          return refuse(std::move(work->responder), work->message, core_.fence.error(core_.self.name));
+        run(*work->handler, std::move(work->responder), std::move(work->message));
+      });
+    } catch (...) {  // no memory for a task
+      responder = std::move(work->responder);
+      throw;
+    }
   } catch (const WireError&) {
     core_.counters.malformed.fetch_add(1, std::memory_order_relaxed);
     responder.fail(std::current_exception());
   } catch (const Overloaded&) {  // its payloads were not read
     served->refused = true;
+    responder.fail(std::current_exception());
+  } catch (const std::bad_alloc&) {  // the handler has not begun
+    served->refused = served->refused || !served->in_handler;
     responder.fail(std::current_exception());
   } catch (...) {
     responder.fail(std::current_exception());
@@ -147,6 +171,11 @@ void Server::put_off(const std::shared_ptr<Served>& served) {
   }
   if (served->bytes >= 0) core_.budget.served(*served->peer, served->bytes);
   const std::shared_ptr<Endpoint> held = std::exchange(served->context.endpoint, nullptr);
+  forget(served);
+}
+
+/// Its caller sends it again, after a status to which it is unknown.
+void Server::forget(const std::shared_ptr<Served>& served) {
   MutexLock lock(served->peer->mutex);
   const auto found = served->peer->served.find(served->sequence);
   if (found != served->peer->served.end() && found->second == served) served->peer->served.erase(found);

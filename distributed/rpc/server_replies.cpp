@@ -70,11 +70,46 @@ void Server::resend_reply(Peer& p, uint64_t sequence) {
   core_.send(p.id, static_cast<uint8_t>(kind) | kReplyBit, std::move(bytes), std::move(payloads));
 }
 
-/// Step 3: keeps the answer, then sends it.
-void Server::answer(const std::shared_ptr<Served>& served, Message message, bool error) {
+void Server::answer(const std::shared_ptr<Served>& served, const std::exception_ptr& error) noexcept {
+  Message message;
+  try {
+    message = error_message(error);
+  } catch (...) {  // no memory
+    if (served->answered.exchange(true)) return;
+    end(served);
+    served->context.endpoint.reset();
+    return lose_answer(served, message);
+  }
+  answer(served, std::move(message), true);
+}
+
+void Server::answer(const std::shared_ptr<Served>& served, Message message, bool error) noexcept {
   if (served->answered.exchange(true)) return;
+  try {
+    give_answer(served, message, error);
+  } catch (...) {  // no memory
+    lose_answer(served, message);
+  }
+}
+
+/// An answer that cannot be kept. The request must not run again if it has begun.
+void Server::lose_answer(const std::shared_ptr<Served>& served, Message& message) noexcept {
+  for (auto& f : std::exchange(message.settled, {})) f(false);
+  if (served->refused) return forget(served);
+  MutexLock lock(served->peer->mutex);
+  if (served->replied || served->finished) return;
+  served->replied = served->dropped = true;
+}
+
+/// The request is no longer open. Returns the window to announce.
+int64_t Server::end(const std::shared_ptr<Served>& served) {
   if (!is_round(served->kind)) core_.counters.active_server.fetch_sub(1, std::memory_order_relaxed);
-  const int64_t window = served->bytes >= 0 ? core_.budget.served(*served->peer, served->bytes) : 0;
+  return served->bytes >= 0 ? core_.budget.served(*served->peer, served->bytes) : 0;
+}
+
+/// Step 3: keeps the answer, then sends it. Throws: bad_alloc, before the answer is kept.
+void Server::give_answer(const std::shared_ptr<Served>& served, Message& message, bool error) {
+  const int64_t window = end(served);
   const auto agent = std::static_pointer_cast<Agent>(std::exchange(served->context.endpoint, nullptr));
   // A function that the end of this agent cuts off fails by that. The goodbye tells the caller the reason.
   if (error && !core_.running) return;
@@ -277,9 +312,13 @@ void Server::drop_finished(Peer& p, uint64_t upto, const std::vector<uint64_t>* 
     const uint64_t before = p.finished.floor();
     if (open) {
       p.finished.add(upto, *open);
-    } else if (!p.finished.add_floor(upto)) {
-      return;
-    } else if (upto - before <= p.served.size()) {  // the usual case: the floor went up by a few
+      done.reserve(static_cast<size_t>(std::count_if(
+          p.served.begin(), p.served.end(), [&](const auto& s) { return p.finished.contains(s.first); })));
+    } else {
+      done.reserve(std::min<uint64_t>(upto > before ? upto - before : 0, p.served.size()));
+      if (!p.finished.add_floor(upto)) return;
+    }
+    if (!open && upto - before <= p.served.size()) {  // the usual case: the floor went up by a few
       for (uint64_t sequence = before; sequence < upto; ++sequence) {
         const auto found = p.served.find(sequence);
         if (found == p.served.end()) continue;

@@ -2,6 +2,7 @@
 // threads take the role in threaded_event.cpp, the two service threads here.
 #include <weft/distributed/runtime/inner/poll_group.h>
 
+#include <new>
 #include <system_error>
 
 #include <weft/distributed/runtime/inner/task_state.h>
@@ -56,7 +57,11 @@ bool PollGroup::poll(TimePoint deadline) {
     poller = poller_;
   }
   if (poller == nullptr) return false;
-  if (poller->poll(deadline)) return true;
+  try {
+    if (poller->poll(deadline)) return true;
+  } catch (const std::bad_alloc&) {  // the next poll goes on; no other thread may end by it
+    return true;
+  }
   {
     MutexLock lock(mutex_);
     poller_ = nullptr;

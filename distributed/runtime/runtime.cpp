@@ -3,6 +3,7 @@
 #include <weft/distributed/runtime/runtime.h>
 
 #include <atomic>
+#include <new>
 
 #include <weft/distributed/runtime/inner/task_state.h>
 #include <weft/distributed/runtime/sync.h>
@@ -80,7 +81,11 @@ void Runtime::sleep_for(Duration d) {
 
 std::unique_ptr<Service> Runtime::start_poller(std::string name, Poller& poller, bool) {
   return start_service(std::move(name), [&poller] {
-    while (poller.poll(kNever)) {
+    for (bool more = true; more;) {
+      try {
+        more = poller.poll(kNever);
+      } catch (const std::bad_alloc&) {  // the next poll goes on
+      }
     }
   });
 }

@@ -92,6 +92,7 @@ class WEFT_API Poller {
  public:
   virtual ~Poller() = default;
   /// Waits for an event until `deadline` and handles it. False: the source has ended and is not polled again.
+  /// After a bad_alloc it is polled on.
   virtual bool poll(TimePoint deadline) = 0;
   /// Makes the current poll, or the next one, return soon.
   virtual void kick() = 0;

@@ -2,6 +2,7 @@
 // refusal follow the includes.
 #include <weft/distributed/runtime/inner/threaded_core.h>
 
+#include <new>
 #include <system_error>
 
 #include <weft/distributed/runtime/inner/task_state.h>
@@ -44,10 +45,13 @@ Refusal& current_refusal() {
   return refusal;
 }
 
-/// Takes the tasks out of the queue that may be refused, if no thread of the pool runs.
-void refuse_queued(Core& core, Refused* refused, const std::string& limit) WEFT_REQUIRES(core.mutex) {
+/// Takes the tasks out of the queue that may be refused, if no thread of the pool runs. `limit`: as text, and
+/// a number or an error.
+template <class More>
+void refuse_queued(Core& core, Refused* refused, const char* limit, const More& more)
+    WEFT_REQUIRES(core.mutex) {
   if (refused == nullptr || core.stats.threads > core.stats.blocked) return;
-  refused->why = str("cannot start another thread: ", core.stats.threads, " run, all blocked; ", limit);
+  refused->why = str("cannot start another thread: ", core.stats.threads, " run, all blocked; ", limit, more);
   for (auto it = core.queue.begin(); it != core.queue.end();) {
     if (!it->may_refuse) {
       ++it;
@@ -78,8 +82,11 @@ void Refused::run() {
   current = {};
 }
 
-/// Gives a queued task to a thread, if the rule at the head allows it.
-void dispatch(Core& core, Refused* refused) WEFT_REQUIRES(core.mutex) {
+namespace {
+
+/// Gives a queued task to a thread, if the rule at the head allows it. Throws: bad_alloc, with all tasks
+/// queued or refused.
+void try_dispatch(Core& core, Refused* refused) WEFT_REQUIRES(core.mutex) {
   if (core.queue.empty() || core.waking ||
       core.stats.threads - core.stats.idle - core.stats.blocked >= core.options.threads)
     return;
@@ -91,24 +98,38 @@ void dispatch(Core& core, Refused* refused) WEFT_REQUIRES(core.mutex) {
     worker->wake.set();
   } else {
     if (core.stats.threads >= core.options.max_threads)
-      return refuse_queued(core, refused, str("max_threads is ", core.options.max_threads));
-    core.workers.emplace_back();
-    auto worker = std::prev(core.workers.end());
-    worker->task = std::move(core.queue.front().task);
+      return refuse_queued(core, refused, "max_threads is ", core.options.max_threads);
+    const size_t before = core.workers.size();
     try {
       if (!core.may_start(core.stats.threads))
         throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again));
+      // a thread that has ended its task needs no memory to become idle
+      if (core.idle.capacity() <= before) core.idle.reserve(2 * before + 8);
+      core.workers.emplace_back();
+      const auto worker = std::prev(core.workers.end());
+      worker->task = std::move(core.queue.front().task);
       worker->thread = std::thread(worker_main, core.self.lock(), worker);
-    } catch (const std::system_error& e) {
-      core.queue.front().task = std::move(worker->task);
-      core.workers.pop_back();
-      return refuse_queued(core, refused, str("the system gives no more: ", e.what()));
+    } catch (const std::exception& e) {  // a system_error or bad_alloc
+      if (core.workers.size() > before) {
+        if (core.workers.back().task) core.queue.front().task = std::move(core.workers.back().task);
+        core.workers.pop_back();
+      }
+      return refuse_queued(core, refused, "the system gives no more: ", e.what());
     }
     ++core.stats.threads;
     core.stats.peak_threads = std::max(core.stats.peak_threads, core.stats.threads);
   }
   core.queue.pop_front();
   core.waking = true;
+}
+
+}  // namespace
+
+void dispatch(Core& core, Refused* refused) WEFT_REQUIRES(core.mutex) {
+  try {
+    try_dispatch(core, refused);
+  } catch (const std::bad_alloc&) {  // the tasks wait for the next dispatch
+  }
 }
 
 /// The thread that was woken, or started, begins its task.

@@ -108,8 +108,13 @@ class ThreadedRuntime final : public Runtime {
     MutexLock lock(core_->timer_mutex);
     if (core_->stopping.load()) return {};
     const uint64_t id = core_->next_timer++;
-    core_->timers.emplace(std::pair(when, id), std::move(task));
     core_->timer_times.emplace(id, when);
+    try {
+      core_->timers.emplace(std::pair(when, id), std::move(task));
+    } catch (...) {  // no memory
+      core_->timer_times.erase(id);
+      throw;
+    }
     if (!core_->timer_thread.joinable()) {
       core_->timer_thread = start_own("timers", [core = core_] { timer_main(core); });
     } else if (when < core_->timer_sleeps_until) {

@@ -115,21 +115,31 @@ class SimRuntime::Scheduler {
   }
 
   Job* add_job(Task task, const char* no_block) {
-    auto* job = new Job;
+    auto job = std::make_unique<Job>();
     job->id = next_job++;
     job->task = std::move(task);
     job->state.no_block = no_block;
     job->thread_states = inner::initial_thread_states();
-    alive.emplace(job->id, job);
-    runnable.push_back(job);
+    alive.emplace(job->id, job.get());
+    try {
+      runnable.push_back(job.get());
+    } catch (...) {  // no memory
+      alive.erase(job->id);
+      throw;
+    }
     stats.peak_threads = std::max(stats.peak_threads, static_cast<int>(alive.size()));
-    return job;
+    return job.release();
   }
 
   uint64_t add_due(TimePoint when, Due entry) {
     const uint64_t id = next_due++;
-    due.emplace(std::pair(when, id), std::move(entry));
     due_times.emplace(id, when);
+    try {
+      due.emplace(std::pair(when, id), std::move(entry));
+    } catch (...) {  // no memory
+      due_times.erase(id);
+      throw;
+    }
     return id;
   }
   bool remove_due(uint64_t id) {

@@ -1,10 +1,14 @@
-// The connections of the gRPC transport: attempts, writes, breaks. The steps follow the includes;
-// grpc_handshake.cpp has the checks of step 2, and grpc_link.cpp the calls of gRPC.
+// The connections of the gRPC transport: attempts, events, breaks. The steps follow the includes.
+// grpc_handshake.cpp has the checks of step 2, grpc_writes.cpp the frames, grpc_link.cpp the calls of gRPC.
 #include <weft/distributed/transport/inner/grpc_peers.h>
 
 #include <algorithm>
+#include <new>
 #include <thread>
 
+// An allocation may fail in any event. It ends its connection at most: a break, whose messages under way are
+// lost. A queue that finds no memory for a new connection waits for the next send.
+//
 // The steps of a connection:
 //  1. The first send to a peer without a connection opens a link. The hello comes with it, as metadata of the
 //     stream. So the listener reads nothing from a stream before it has welcomed it.
@@ -25,11 +29,6 @@ namespace weft::rpc::inner {
 namespace {
 /// before the second attempt to connect; it doubles four times
 constexpr Duration kRetryPause = std::chrono::milliseconds(20);
-/// bytes of small messages in one frame
-constexpr int64_t kSmallFrame = 256 << 10;
-/// frames that a sending thread writes, its own among them
-constexpr int kFramesPerCall = 8;
-static_assert(kSmallFrame > 2 * kSmallMessage && kSmallFrame < kMaxFrameBytes / 2);
 }  // namespace
 
 /// Decoded records of one connection.
@@ -122,10 +121,24 @@ void GrpcTransport::begin_connecting(const std::shared_ptr<Peer>& peer) {
   });
   peer->attempts = 0;
   peer->answer.clear();
-  connect(peer);
+  try {
+    connect(peer);
+  } catch (...) {  // no memory
+    runtime_->cancel(std::exchange(peer->give_up, {}));
+    throw;
+  }
 }
 
 void GrpcTransport::connect(const std::shared_ptr<Peer>& peer) {
+  try {
+    open_link(peer);
+  } catch (const std::bad_alloc&) {
+    peer->connecting.reset();
+    again_soon(peer);
+  }
+}
+
+void GrpcTransport::open_link(const std::shared_ptr<Peer>& peer) {
   LinkTarget target;
   try {
     target = choose(peer->address);
@@ -165,7 +178,7 @@ void GrpcTransport::again_soon(const std::shared_ptr<Peer>& peer) {
 }
 
 void GrpcTransport::give_up_soon(const std::shared_ptr<Peer>& peer, PeerState state, const std::string& why) {
-  runtime_->cancel(peer->give_up);
+  runtime_->cancel(std::exchange(peer->give_up, {}));
   peer->give_up = later(runtime_->now(), [this, peer, state, why] { give_up(peer, state, why); });
 }
 
@@ -185,112 +198,26 @@ void GrpcTransport::give_up(const std::shared_ptr<Peer>& peer, PeerState state, 
   tell(peer->id, expected, state, str("worker ", peer->id, " at ", where, ": ", why, answer));
 }
 
-Frame GrpcTransport::next_frame(Peer& peer, Connection& c) {
-  Frame frame;
-  int64_t bytes = 0, messages = 0;
-  const auto count = [&](const OutCursor& cursor) {
-    bytes += cursor.message->queued;
-    ++messages;
-  };
-  // A large message moves on with each frame: the other side waits a limited time for its next byte. A frame
-  // of small ones is made in a moment: the thread that makes it serves other peers too.
-  while (!peer.small.empty()) {
-    auto& cursor = peer.small.front();
-    if (cursor.message->bytes + 64 > kSmallFrame - frame.bytes) break;
-    append_message(frame, cursor);
-    count(cursor);
-    peer.small.pop_front();
-  }
-  if (!c.partial && !peer.bulk.empty()) {
-    c.partial = std::move(peer.bulk.front());
-    peer.bulk.pop_front();
-    if (memory_ != nullptr)
-      peer.counters.bytes_sent += static_cast<uint64_t>(memory_->refer(c.shares, *c.partial, frame));
-  }
-  if (c.partial) {
-    if (append_message(frame, *c.partial, std::min(frame.room(), options_.bulk_frame_bytes))) {
-      count(*c.partial);
-      c.partial.reset();
-    }
-  }
-  c.writing_bytes = bytes;
-  c.writing_messages = messages;
-  peer.counters.bytes_sent += static_cast<uint64_t>(frame.bytes);
-  peer.counters.messages_sent += static_cast<uint64_t>(messages);
-  return frame;
-}
-
-void GrpcTransport::pump(Peer& peer) {
-  bool now = true;
-  for (int frames = 1; !peer.up.empty(); ++frames) {
-    const std::shared_ptr<Connection> c = peer.up.front();
-    if (c->writing || c->finishing) return;
-    Frame frame = next_frame(peer, *c);
-    if (frame.bytes == 0) return;
-    Link& link = *link_of(*c);
-    bool written = false;
-    if (link.engine.writes_alone()) {
-      c->writing = true;
-      ++c->calls;
-      peer.mutex.unlock();
-      written = link.engine.write(link, std::move(frame), now);
-      peer.mutex.lock();
-      --c->calls;
-    } else {
-      written = write(*c, link, std::move(frame), now);
-    }
-    if (!written || !wrote(peer, *c)) return;
-    // this thread writes one frame of a large message, and a few of others', and the poll thread the rest
-    now = !c->partial && frames < kFramesPerCall;
-  }
-}
-
-bool GrpcTransport::wrote(Peer& peer, Connection& c) {
-  c.writing = false;
-  took_off(peer, std::exchange(c.writing_bytes, 0), std::exchange(c.writing_messages, 0));
-  if (c.read_ended || (c.outgoing && c.ending)) {
-    finish_if_idle(c);
-  } else if (closed_.load() && peer.counters.queued_messages == 0) {
-    end_if_idle(c);
-  } else {
-    return true;
-  }
-  return false;
-}
-
-bool GrpcTransport::write(Connection& c, Link& link, Frame frame, bool now) {
-  c.writing = true;
-  if (!link.engine.write(link, std::move(frame), now)) return false;
-  c.writing = false;
-  return true;
-}
-
-void GrpcTransport::finish_if_idle(Connection& c) {
-  if (c.writing || c.finishing) return;
-  c.finishing = true;
-  Link& link = *link_of(c);
-  link.engine.finish(link);
-}
-
-/// Ends a connection after the other side has read everything. gRPC keeps a client's stream until the
-/// server has read it, but a server's process may exit with unsent bytes. So a server asks the client to
-/// end the stream.
-void GrpcTransport::end_if_idle(Connection& c) {
-  if (c.outgoing || c.read_ended) return finish_if_idle(c);
-  if (c.writing || c.finishing || std::exchange(c.ending, true)) return;
-  write(c, *link_of(c), frame_of(encode_text(RecordType::kBye, "the peer closed its transport")));
-}
-
 bool GrpcTransport::on_accepted(Link& link, const std::string& hello) {
-  auto c = new_connection(&link, false);
-  link.owner = c;
-  c->proof = link.proof;
+  std::shared_ptr<Connection> c;
+  try {
+    c = new_connection(&link, false);
+    c->proof = link.proof;
+    link.owner = c;
+  } catch (const std::bad_alloc&) {
+    link.engine.cancel(link, kNoMemory);
+    return false;
+  }
   NoBlockScope scope("a transport callback");
   try {
     c->decoder->feed(hello.data(), hello.size());
     c->decoder->end_frame();
     if (c->peer == nullptr) throw WireError("wire: a stream without a hello");
     return true;
+  } catch (const std::bad_alloc&) {
+    c->later = true;
+    refuse(*c, link, kNoMemory);
+    return false;
   } catch (const std::exception& e) {
     refuse(*c, link, e.what());
     return false;
@@ -320,6 +247,10 @@ bool GrpcTransport::on_bytes(Link& link, const void* data, size_t n, bool last) 
       c.decoder->feed(data, n);
     }
     return true;
+  } catch (const std::bad_alloc&) {
+    c.later = true;
+    refuse(c, link, kNoMemory);
+    return false;
   } catch (const std::exception& e) {
     refuse(c, link, e.what());
     return false;
@@ -346,25 +277,19 @@ void GrpcTransport::watch_progress(const std::shared_ptr<Connection>& c, TimePoi
   });
 }
 
-void GrpcTransport::refuse(Connection& c, Link& link, const std::string& why) {
-  std::unique_ptr<MutexLock> lock;
-  if (c.peer != nullptr) lock = std::make_unique<MutexLock>(c.peer->mutex);
+void GrpcTransport::refuse(Connection& c, Link& link, std::string_view why) {
+  std::optional<MutexLock> lock;
+  if (c.peer != nullptr) lock.emplace(c.peer->mutex);
   const bool again = c.later || (c.peer != nullptr && !c.outgoing);  // it may come again
-  if (c.outgoing || c.writing || c.finishing) {
-    link.engine.cancel(link, why);
-    return;
-  }
+  if (c.outgoing || c.writing || c.finishing) return link.engine.cancel(link, why);
   c.finishing = true;
-  if (c.bye.empty()) c.bye = why;
-  link.engine.refuse(link, frame_of(encode_text(again ? RecordType::kBye : RecordType::kReject, why)));
-}
-
-void GrpcTransport::on_written(Link& link) {
-  auto& c = *static_cast<Connection*>(link.owner.get());
-  const std::shared_ptr<Peer> peer = c.peer;
-  if (peer == nullptr) return;
-  MutexLock lock(peer->mutex);
-  if (wrote(*peer, c) && !peer->up.empty() && peer->up.front().get() == &c) pump(*peer);
+  try {
+    if (c.bye.empty()) c.bye = why;
+    const RecordType type = again ? RecordType::kBye : RecordType::kReject;
+    link.engine.refuse(link, frame_of(encode_text(type, std::string(why))));
+  } catch (const std::bad_alloc&) {
+    link.engine.cancel(link, why);
+  }
 }
 
 void GrpcTransport::on_read_end(Link& link) {
@@ -381,6 +306,7 @@ void GrpcTransport::on_read_end(Link& link) {
 void GrpcTransport::on_closed(Link& link, const std::string& link_reason) {
   auto c = std::static_pointer_cast<Connection>(link.owner);
   link.owner.reset();
+  if (c == nullptr) return;  // there was no memory for it
   c->decoder->abandon();
   c->segments.reset();
   if (c->peer == nullptr) {
@@ -388,53 +314,57 @@ void GrpcTransport::on_closed(Link& link, const std::string& link_reason) {
     c->link = nullptr;
     return;
   }
-  auto peer = c->peer;
-  std::vector<OutCursor> dropped;
-  std::optional<PeerState> state;
-  std::string reason = !c->reject.empty() ? c->reject : !c->bye.empty() ? c->bye : link_reason;
+  const std::shared_ptr<Peer> peer = c->peer;
+  std::optional<OutCursor> cut;  // destroyed after the lock, as `after` is
+  After after;
+  bool broken = false;
   MutexLock told(telling_);
-  MutexLock lock(peer->mutex);
-  while (c->calls > 0) {  // a thread writes to the link
+  try {
+    MutexLock lock(peer->mutex);
+    while (c->calls > 0) {  // a thread writes to the link
+      lock.unlock();
+      std::this_thread::yield();
+      lock.lock();
+    }
+    {
+      MutexLock own(c->mutex);
+      c->link = nullptr;
+    }
+    broken = std::erase(peer->up, c) > 0 && peer->up.empty();
+    if (broken) ++peer->counters.breaks;
+    const bool mine = peer->connecting == c;
+    if (mine) {
+      peer->connecting.reset();
+      ++peer->counters.refusals;
+    }
+    cut.swap(c->partial);
+    took_off(*peer, c->writing_bytes + (cut ? cut->message->queued : 0), c->writing_messages + (cut ? 1 : 0));
+    if (broken) after.state = PeerState::kBroken;  // from here on there may be no memory
+    after.reason = !c->reject.empty() ? c->reject : !c->bye.empty() ? c->bye : link_reason;
+    go_on(peer, *c, mine, after);
     lock.unlock();
-    std::this_thread::yield();
-    lock.lock();
+    if (after.stop_timer.value != 0) runtime_->cancel(after.stop_timer);
+    if (after.stranger) forget_stranger(peer);
+    const Incarnation who = after.state == PeerState::kRejected ? c->expected : c->incarnation;
+    if (after.state) tell(peer->id, who, *after.state, after.reason);
+  } catch (const std::exception&) {  // the next send connects, or the end of the attempts tells
+    if (broken) tell(peer->id, c->incarnation, PeerState::kBroken, kNoMemory);
   }
-  if (c->reject.empty() && c->bye.empty() && peer->connecting == c && is_final(*peer, reason))
-    c->reject = reason;
-  {
-    MutexLock own(c->mutex);
-    c->link = nullptr;
-  }
-  if (const uint64_t shares = std::exchange(c->shares, 0); shares != 0) {
+  if (closed_.load()) idle_.set();
+}
+
+void GrpcTransport::go_on(const std::shared_ptr<Peer>& peer, Connection& c, bool mine, After& after) {
+  if (c.reject.empty() && c.bye.empty() && mine && is_final(*peer, after.reason)) c.reject = after.reason;
+  if (const uint64_t shares = std::exchange(c.shares, 0); shares != 0) {
     memory_->close(shares);
     for (OutCursor& waiting : peer->bulk)  // they go whole, and the memory is no longer counted
       if (waiting.message->placed_for == shares) waiting.message->placed.clear();
   }
-  const bool was_up = std::erase(peer->up, c) > 0;
-  int64_t lost_bytes = c->writing_bytes, lost_messages = c->writing_messages;
-  if (c->partial) {
-    lost_bytes += c->partial->message->queued;
-    ++lost_messages;
-    dropped.push_back(std::move(*c->partial));
-    c->partial.reset();
-  }
-  took_off(*peer, lost_bytes, lost_messages);
-  if (was_up && peer->up.empty()) {
-    state = PeerState::kBroken;
-    ++peer->counters.breaks;
-  }
-  const bool mine = peer->connecting == c;
-  if (mine) {
-    peer->connecting.reset();
-    ++peer->counters.refusals;
-    peer->answer = reason;
-  }
-  TimerId stop_timer;
-  bool stranger = false;
-  if (mine && !c->reject.empty() && peer->up.empty()) {
-    state = PeerState::kRejected;
-    for (auto& cursor : drop_queue(*peer)) dropped.push_back(std::move(cursor));
-    stop_timer = std::exchange(peer->give_up, {});
+  if (mine) peer->answer = after.reason;
+  if (mine && !c.reject.empty() && peer->up.empty()) {
+    after.state = PeerState::kRejected;
+    after.dropped = drop_queue(*peer);
+    after.stop_timer = std::exchange(peer->give_up, {});
   } else if (!closed_.load() && peer->member && peer->up.empty()) {
     if (mine && peer->give_up.value != 0) {  // an early failure: try again soon
       again_soon(peer);
@@ -444,15 +374,9 @@ void GrpcTransport::on_closed(Link& link, const std::string& link_reason) {
   } else if (!closed_.load() && !peer->up.empty()) {
     pump(*peer);  // send the messages that waited for the lost connection
   } else if (!peer->member && peer->up.empty()) {
-    for (auto& cursor : drop_queue(*peer)) dropped.push_back(std::move(cursor));
-    stranger = true;
+    after.dropped = drop_queue(*peer);
+    after.stranger = true;
   }
-  const Incarnation who = state == PeerState::kRejected ? c->expected : c->incarnation;
-  lock.unlock();
-  if (stop_timer.value != 0) runtime_->cancel(stop_timer);
-  if (stranger) forget_stranger(peer);
-  if (closed_.load()) idle_.set();
-  if (state) tell(peer->id, who, *state, reason);
 }
 
 void GrpcTransport::try_again(const std::shared_ptr<Peer>& peer) {

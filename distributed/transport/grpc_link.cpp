@@ -3,16 +3,14 @@
 #include <weft/distributed/transport/inner/grpc_link.h>
 
 #include <grpc/byte_buffer.h>
-#include <grpc/byte_buffer_reader.h>
 #include <grpc/grpc.h>
 #include <grpc/slice.h>
-#include <grpc/support/alloc.h>
 #include <grpcpp/alarm.h>
 #include <grpcpp/completion_queue.h>
 
 #include <algorithm>
-#include <cstring>
 #include <deque>
+#include <new>
 #include <thread>
 
 #include <weft/distributed/transport/inner/grpc_slices.h>
@@ -24,7 +22,8 @@
 //
 // Payloads go out as slices over the sender's memory. gRPC drops a slice once the socket has it; the last
 // drop releases the message. The Decoder copies incoming slices once, into the receiver's memory. A
-// connection has one stream for as long as it lives; one without a stream is closed.
+// connection has one stream for as long as it lives; one without a stream is closed. An event without memory
+// ends its link alone.
 
 namespace weft::rpc::inner {
 namespace {
@@ -34,7 +33,6 @@ constexpr char kHelloKey[] = "weft-hello-bin";
 constexpr int kEventsPerTurn = 8;
 
 enum Kind { kRead, kWrite, kStatus, kFinish, kAccept, kServerDown, kKick };
-
 using QueueTag = grpc::internal::CompletionQueueTag;
 
 /// The tag of a batch in gRPC's completion queue. The alarm's event has a tag of grpc++, from which the queue
@@ -50,27 +48,13 @@ struct Tag final : QueueTag {
 };
 void* as_tag(Tag& tag) { return static_cast<QueueTag*>(&tag); }
 Tag* from_tag(void* tag) {
-  bool ok = true;
   void* ours = nullptr;
-  static_cast<QueueTag*>(tag)->FinalizeResult(&ours, &ok);
+  static_cast<QueueTag*>(tag)->FinalizeResult(&ours, nullptr);
   return static_cast<Tag*>(ours);
 }
 
-/// Initialises gRPC once and for ever; gRPC starts and ends its own threads on demand.
-void init_grpc() {
-  static const bool once = (grpc_init(), true);
-  (void)once;
-}
-
-/// gRPC makes the copy: another of its threads may have written the text, as the thread sanitizer cannot see.
-std::string to_text(const grpc_slice& slice) {
-  const std::unique_ptr<char, void (*)(void*)> copy(grpc_slice_to_c_string(slice), gpr_free);
-  return std::string(copy.get(), GRPC_SLICE_LENGTH(slice));
-}
-
 grpc_op make_op(grpc_op_type type) {
-  grpc_op op;
-  std::memset(&op, 0, sizeof op);
+  grpc_op op{};
   op.op = type;
   return op;
 }
@@ -85,8 +69,6 @@ struct LinkCalls {
   }
   ~LinkCalls() {
     if (outgoing != nullptr) grpc_byte_buffer_destroy(outgoing);
-    if (delivering) grpc_byte_buffer_reader_destroy(&reader);
-    if (incoming != nullptr) grpc_byte_buffer_destroy(incoming);
     grpc_metadata_array_destroy(&initial);
     grpc_metadata_array_destroy(&trailing);
     grpc_slice_unref(details);
@@ -96,12 +78,9 @@ struct LinkCalls {
   grpc_channel* channel = nullptr;
   grpc_call* call = nullptr;
   grpc_byte_buffer* outgoing = nullptr;
-  grpc_byte_buffer* incoming = nullptr;
-  grpc_byte_buffer_reader reader;  // of `incoming`, during its delivery
-  grpc_slice* slice = nullptr;     // of it, and the bytes of the slice that were delivered
-  size_t delivered = 0, piece = kSmallPiece;
+  BufferReader incoming;
+  size_t piece = kSmallPiece;
   int turns = 0;  // of this frame
-  bool delivering = false;
   grpc_metadata_array initial, trailing;
   grpc_slice details = grpc_empty_slice();
   grpc_status_code code = GRPC_STATUS_OK;
@@ -121,6 +100,16 @@ GrpcLink::GrpcLink(LinkEngine& engine, bool is_accepted)
 GrpcLink::~GrpcLink() = default;
 
 static LinkCalls& calls_of(Link& link) { return *static_cast<GrpcLink&>(link).calls; }
+
+/// The reason of the end of a link that is closed.
+static std::string reason_of(Link& link) {
+  LinkCalls& c = calls_of(link);
+  MutexLock lock(c.mutex);
+  if (!c.why.empty()) return c.why;
+  if (!link.accepted && c.code != GRPC_STATUS_OK && GRPC_SLICE_LENGTH(c.details) > 0)
+    return to_text(c.details);
+  return c.cancelled != 0 ? "the connection was lost" : "the peer ended the stream";
+}
 
 struct GrpcEngine::Grpc {
   GrpcOptions options;
@@ -148,7 +137,7 @@ struct GrpcEngine::Grpc {
 
 GrpcEngine::GrpcEngine(Runtime& runtime, const GrpcOptions& options, LinkEvents& events)
     : runtime_(runtime), events_(events), grpc_(new Grpc) {
-  init_grpc();
+  [[maybe_unused]] static const bool once = (grpc_init(), true);
   auto& g = *grpc_;
   grpc_call_details_init(&g.new_details);
   grpc_metadata_array_init(&g.new_metadata);
@@ -208,14 +197,17 @@ void GrpcEngine::request_call() {
                            as_tag(g.accept));
 }
 
-void GrpcEngine::add(GrpcLink* link) {
+/// False: the engine is ending.
+bool GrpcEngine::add(GrpcLink* link) {
   MutexLock lock(mutex_);
   links_.insert(link);
+  return !stopping_;
 }
 
 Link* GrpcEngine::connect(const LinkTarget& target, std::shared_ptr<void> owner, const std::string& hello) {
   auto& g = *grpc_;
-  auto* link = new GrpcLink(*this, false);
+  auto made = std::make_unique<GrpcLink>(*this, false);
+  GrpcLink* const link = made.get();
   link->owner = std::move(owner);
   auto& c = *link->calls;
   const auto tls = target.secure ? g.tls->current() : nullptr;
@@ -224,12 +216,8 @@ Link* GrpcEngine::connect(const LinkTarget& target, std::shared_ptr<void> owner,
                                     grpc_slice_from_static_string(kMethod), nullptr,
                                     gpr_inf_future(GPR_CLOCK_REALTIME), nullptr);
   c.pending = 3;
-  add(link);
-  bool stopped = false;
-  {
-    MutexLock lock(mutex_);
-    stopped = stopping_;
-  }
+  const bool stopped = !add(link);
+  static_cast<void>(made.release());
   grpc_op status = make_op(GRPC_OP_RECV_STATUS_ON_CLIENT);
   status.data.recv_status_on_client = {&c.trailing, &c.code, &c.details, nullptr};
   grpc_metadata first{grpc_slice_from_static_string(kHelloKey),
@@ -240,7 +228,7 @@ Link* GrpcEngine::connect(const LinkTarget& target, std::shared_ptr<void> owner,
   out.data.send_initial_metadata.metadata = &first;
   grpc_op in[2] = {make_op(GRPC_OP_RECV_INITIAL_METADATA), make_op(GRPC_OP_RECV_MESSAGE)};
   in[0].data.recv_initial_metadata.recv_initial_metadata = &c.initial;
-  in[1].data.recv_message.recv_message = &c.incoming;
+  in[1].data.recv_message.recv_message = c.incoming.place();
   grpc_call* call = c.call;
   grpc_call_ref(call);  // the link may end before all batches have started
   handoff();
@@ -260,15 +248,22 @@ static size_t begin_sending(Link& link, grpc_op* ops) {
   return 1;
 }
 
-bool GrpcEngine::write(Link& link, Frame frame, bool) {
+/// The begin of a batch that sends a frame.
+static size_t send_frame(Link& link, Frame frame, grpc_op* ops) {
   auto& c = calls_of(link);
-  if (c.outgoing != nullptr) grpc_byte_buffer_destroy(c.outgoing);
+  if (c.outgoing != nullptr) grpc_byte_buffer_destroy(std::exchange(c.outgoing, nullptr));
   c.outgoing = to_buffer(std::move(frame));
   ++c.pending;
-  grpc_op ops[2];
   size_t n = begin_sending(link, ops);
   ops[n] = make_op(GRPC_OP_SEND_MESSAGE);
   ops[n++].data.send_message.send_message = c.outgoing;
+  return n;
+}
+
+bool GrpcEngine::write(Link& link, Frame frame, bool) {
+  auto& c = calls_of(link);
+  grpc_op ops[2];
+  const size_t n = send_frame(link, std::move(frame), ops);
   handoff();
   grpc_call_start_batch(c.call, ops, n, as_tag(c.write), nullptr);
   return false;
@@ -286,13 +281,8 @@ void GrpcEngine::finish(Link& link) {
 
 void GrpcEngine::refuse(Link& link, Frame frame) {
   auto& c = calls_of(link);
-  if (c.outgoing != nullptr) grpc_byte_buffer_destroy(c.outgoing);
-  c.outgoing = to_buffer(std::move(frame));
-  ++c.pending;
   grpc_op ops[3];
-  size_t n = begin_sending(link, ops);
-  ops[n] = make_op(GRPC_OP_SEND_MESSAGE);
-  ops[n++].data.send_message.send_message = c.outgoing;
+  size_t n = send_frame(link, std::move(frame), ops);
   grpc_slice details = grpc_slice_from_static_string("refused");
   ops[n] = make_op(GRPC_OP_SEND_STATUS_FROM_SERVER);
   ops[n].data.send_status_from_server.status = GRPC_STATUS_FAILED_PRECONDITION;
@@ -301,11 +291,11 @@ void GrpcEngine::refuse(Link& link, Frame frame) {
   grpc_call_start_batch(c.call, ops, n, as_tag(c.finish), nullptr);
 }
 
-void GrpcEngine::cancel(Link& link, const std::string& reason) {
+void GrpcEngine::cancel(Link& link, std::string_view reason) {
   auto& c = calls_of(link);
   {
     MutexLock lock(c.mutex);
-    if (c.why.empty()) c.why = reason;
+    if (c.why.empty()) set_reason(c.why, reason);
   }
   grpc_call_cancel(c.call, nullptr);
 }
@@ -314,7 +304,7 @@ void GrpcEngine::read(GrpcLink& link) {
   auto& c = *link.calls;
   ++c.pending;
   grpc_op op = make_op(GRPC_OP_RECV_MESSAGE);
-  op.data.recv_message.recv_message = &c.incoming;
+  op.data.recv_message.recv_message = c.incoming.place();
   handoff();
   grpc_call_start_batch(c.call, &op, 1, as_tag(c.read), nullptr);
 }
@@ -322,62 +312,72 @@ void GrpcEngine::read(GrpcLink& link) {
 /// Passes a received frame on for one turn, and reads the next one after its end. False: bytes are left.
 bool GrpcEngine::deliver(GrpcLink& link) {
   auto& c = *link.calls;
-  if (c.incoming == nullptr) {
+  if (c.incoming.empty()) {
     events_.on_read_end(link);
     return true;
   }
   bool more = true;
-  if (!c.delivering) {
+  if (!c.incoming.begun()) {
     if (!link.accepted && !std::exchange(c.known, true)) link.proof = proof_of(c.call);
-    c.slice = nullptr;
-    c.delivered = 0;
     c.turns = 0;
-    more = c.delivering = grpc_byte_buffer_reader_init(&c.reader, c.incoming) != 0;
+    more = c.incoming.begin();
   }
   TimePoint now = runtime_.now();
   const TimePoint begin = now;
   size_t bytes = 0;
   while (more) {
-    const size_t left = c.slice != nullptr ? GRPC_SLICE_LENGTH(*c.slice) - c.delivered : 0;
-    if (left == 0) {
-      c.delivered = 0;
-      if (grpc_byte_buffer_reader_peek(&c.reader, &c.slice) != 0) continue;
+    const std::span<const uint8_t> left = c.incoming.rest();
+    if (left.empty()) {
       more = events_.on_bytes(link, nullptr, 0, true);
       break;
     }
-    const size_t n = std::min(left, c.piece);
-    more = events_.on_bytes(link, GRPC_SLICE_START_PTR(*c.slice) + c.delivered, n, false);
-    c.delivered += n;
+    const size_t n = std::min(left.size(), c.piece);
+    more = events_.on_bytes(link, left.data(), n, false);
+    c.incoming.skip(n);
     const TimePoint before = std::exchange(now, runtime_.now());
     if (now - before > kPieceTime) c.piece = std::max(c.piece / 2, kSmallPiece);
     else if (n == c.piece) c.piece = std::min(c.piece * 2, kLargePiece);
     bytes += n;
     if (more && now - begin >= (bytes < kBulkBytes ? kTurn : kBulkTurn)) return false;
   }
-  if (std::exchange(c.delivering, false)) grpc_byte_buffer_reader_destroy(&c.reader);
-  grpc_byte_buffer_destroy(std::exchange(c.incoming, nullptr));
+  c.incoming.end();
   if (more) read(link);
   return true;
 }
 
-void GrpcEngine::handle(GrpcLink& link, int kind, bool ok) {
-  if (kind == kRead && ok && !deliver(link)) {
-    grpc_->unread.push_back(&link);  // `pending` counts it until its end
-    return;
+/// Runs an event of a link. Without memory for it the link ends.
+template <class F> void GrpcEngine::guard(GrpcLink& link, const F& event) {
+  try {
+    event();
+  } catch (const std::exception& e) {
+    cancel(link, e.what());
   }
-  if (kind == kWrite && ok) events_.on_written(link);
+}
+
+void GrpcEngine::handle(GrpcLink& link, int kind, bool ok) {
+  if (kind == kRead && ok && !deliver_turn(link)) return;
+  if (kind == kWrite && ok) guard(link, [&] { events_.on_written(link); });
   if (kind == kStatus) link.calls->closed = true;
   done(link);
 }
 
+/// True: the read has ended. False: bytes are left for another turn, and `pending` counts the read.
+bool GrpcEngine::deliver_turn(GrpcLink& link) {
+  bool waits = false;
+  guard(link, [&] {
+    if (deliver(link)) return;
+    grpc_->unread.push_back(&link);
+    waits = true;
+  });
+  return !waits;
+}
+
 /// A turn of the link that has waited longest with a part of a frame.
 void GrpcEngine::take_turn() {
-  auto& g = *grpc_;
-  g.events = 0;
-  GrpcLink* const link = g.unread.front();
-  g.unread.pop_front();
-  if (deliver(*link)) return done(*link);
-  g.unread.push_back(link);
+  grpc_->events = 0;
+  GrpcLink* const link = grpc_->unread.front();
+  grpc_->unread.pop_front();
+  if (deliver_turn(*link)) return done(*link);
   if (++link->calls->turns >= kYieldAfter) std::this_thread::yield();
 }
 
@@ -386,13 +386,8 @@ void GrpcEngine::done(GrpcLink& link) {
   auto& c = *link.calls;
   if (--c.pending > 0 || !c.closed) return;
   if (!std::exchange(c.told, true)) {
-    std::string reason;
-    {
-      MutexLock lock(c.mutex);
-      reason = c.why;
-    }
-    if (reason.empty() && !link.accepted && c.code != GRPC_STATUS_OK) reason = to_text(c.details);
-    if (reason.empty()) reason = c.cancelled != 0 ? "the connection was lost" : "the peer ended the stream";
+    std::string reason = kNoMemory;
+    guard(link, [&] { reason = reason_of(link); });
     events_.on_closed(link, reason);
     // a writer started a batch before on_closed: the event of that batch comes here again
     if (c.pending.load() > 0) return;
@@ -448,26 +443,40 @@ void GrpcEngine::kick() {
 
 void GrpcEngine::accept() {
   auto& g = *grpc_;
-  auto* link = new GrpcLink(*this, true);
-  auto& c = *link->calls;
-  c.call = std::exchange(g.new_call, nullptr);
-  const bool ours = to_text(g.new_details.method) == kMethod;
+  grpc_call* const call = std::exchange(g.new_call, nullptr);
+  GrpcLink* link = nullptr;
+  std::string hello;
+  try {
+    auto made = std::make_unique<GrpcLink>(*this, true);
+    if (to_text(g.new_details.method) == kMethod)
+      for (size_t i = 0; i < g.new_metadata.count; ++i)
+        if (to_text(g.new_metadata.metadata[i].key) == kHelloKey)
+          hello = to_text(g.new_metadata.metadata[i].value);
+    made->proof = proof_of(call);
+    add(made.get());
+    link = made.release();
+  } catch (const std::bad_alloc&) {  // for this stream; the next one may find some
+    grpc_call_cancel(call, nullptr);
+    grpc_call_unref(call);
+  }
   grpc_call_details_destroy(&g.new_details);
   grpc_call_details_init(&g.new_details);
-  std::string hello;
-  for (size_t i = 0; i < g.new_metadata.count; ++i)
-    if (to_text(g.new_metadata.metadata[i].key) == kHelloKey)
-      hello = to_text(g.new_metadata.metadata[i].value);
   g.new_metadata.count = 0;
-  add(link);
+  if (link != nullptr) begin(*link, call, hello);
+  request_call();
+}
+
+/// The first events of an accepted link.
+void GrpcEngine::begin(GrpcLink& link, grpc_call* call, const std::string& hello) {
+  auto& c = *link.calls;
+  c.call = call;
   c.pending = 1;
-  link->proof = proof_of(c.call);
   grpc_op op = make_op(GRPC_OP_RECV_CLOSE_ON_SERVER);
   op.data.recv_close_on_server.cancelled = &c.cancelled;
   grpc_call_start_batch(c.call, &op, 1, as_tag(c.status), nullptr);
-  if (!ours) hello.clear();
-  if (events_.on_accepted(*link, hello)) read(*link);
-  request_call();
+  guard(link, [&] {
+    if (events_.on_accepted(link, hello)) read(link);
+  });
 }
 
 void GrpcEngine::shutdown() {

@@ -3,7 +3,9 @@
 #include <weft/distributed/transport/inner/grpc_slices.h>
 
 #include <grpc/byte_buffer.h>
+#include <grpc/byte_buffer_reader.h>
 #include <grpc/slice.h>
+#include <grpc/support/alloc.h>
 
 #include <weft/distributed/runtime/sync.h>
 
@@ -28,7 +30,11 @@ void drop_string(void* p) { delete static_cast<std::string*>(p); }
 }  // namespace
 
 grpc_byte_buffer* to_buffer(Frame frame) {
-  std::vector<grpc_slice> slices;
+  struct Slices : std::vector<grpc_slice> {
+    ~Slices() {
+      for (auto& slice : *this) grpc_slice_unref(slice);
+    }
+  } slices;
   slices.reserve(frame.pieces.size());
   for (auto& piece : frame.pieces) {
     if (piece.keep != nullptr) {
@@ -43,9 +49,40 @@ grpc_byte_buffer* to_buffer(Frame frame) {
     }
   }
   { MutexLock lock(release_mutex()); }
-  grpc_byte_buffer* buffer = grpc_raw_byte_buffer_create(slices.data(), slices.size());
-  for (auto& slice : slices) grpc_slice_unref(slice);
-  return buffer;
+  return grpc_raw_byte_buffer_create(slices.data(), slices.size());
+}
+
+/// gRPC makes the copy: another of its threads may have written the text, as the thread sanitizer cannot see.
+std::string to_text(const grpc_slice& slice) {
+  const std::unique_ptr<char, void (*)(void*)> copy(grpc_slice_to_c_string(slice), gpr_free);
+  return std::string(copy.get(), GRPC_SLICE_LENGTH(slice));
+}
+
+struct BufferReader::State {
+  grpc_byte_buffer_reader reader;
+  grpc_slice* slice;
+};
+
+BufferReader::BufferReader() : state_(std::make_unique<State>()) {}
+BufferReader::~BufferReader() { end(); }
+
+bool BufferReader::begin() {
+  state_->slice = nullptr;
+  skipped_ = 0;
+  return begun_ = grpc_byte_buffer_reader_init(&state_->reader, buffer_) != 0;
+}
+
+std::span<const uint8_t> BufferReader::rest() {
+  while (state_->slice == nullptr || skipped_ == GRPC_SLICE_LENGTH(*state_->slice)) {
+    skipped_ = 0;
+    if (grpc_byte_buffer_reader_peek(&state_->reader, &state_->slice) == 0) return {};
+  }
+  return {GRPC_SLICE_START_PTR(*state_->slice) + skipped_, GRPC_SLICE_LENGTH(*state_->slice) - skipped_};
+}
+
+void BufferReader::end() {
+  if (std::exchange(begun_, false)) grpc_byte_buffer_reader_destroy(&state_->reader);
+  if (buffer_ != nullptr) grpc_byte_buffer_destroy(std::exchange(buffer_, nullptr));
 }
 
 }  // namespace weft::rpc::inner

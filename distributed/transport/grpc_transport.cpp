@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <new>
 
 #include <weft/distributed/transport/address.h>
 #include <weft/distributed/transport/inner/grpc_peers.h>
@@ -147,11 +148,18 @@ void GrpcTransport::send(WorkerId id, uint8_t kind, std::string header, std::vec
       memory_->count_not_taken(*message);
     }
   }
-  (message->channel == 0 ? peer->small : peer->bulk).push_back({std::move(message)});
-  if (!peer->up.empty()) {
-    pump(*peer);
-  } else {
-    begin_connecting(peer);
+  auto& queue = message->channel == 0 ? peer->small : peer->bulk;
+  const int64_t queued = message->queued;
+  bool in_queue = false;
+  try {
+    queue.push_back({std::move(message)});
+    in_queue = true;
+    if (!peer->up.empty()) pump(*peer);
+    else begin_connecting(peer);
+  } catch (const std::bad_alloc&) {  // of one of these, or of begin_connecting: pump does not throw
+    if (in_queue) queue.pop_back();
+    took_off(*peer, queued, 1);
+    throw;
   }
 }
 
@@ -356,6 +364,7 @@ void GrpcTransport::forget_writer(Peer& peer, Event& event) {
 
 std::vector<OutCursor> GrpcTransport::drop_queue(Peer& peer) {
   std::vector<OutCursor> dropped;
+  dropped.reserve(peer.small.size() + peer.bulk.size());
   int64_t bytes = 0;
   for (auto* queue : {&peer.small, &peer.bulk}) {
     for (auto& cursor : *queue) {

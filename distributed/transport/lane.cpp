@@ -70,7 +70,8 @@ void enlarge(int fd) { setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &kSendBuffer, sizeo
 /// A connected socket; -1, with the reason: there is none.
 int connect_to(const std::string& path, std::string& why) {
   const auto at = socket_address(path);
-  const int fd = at ? socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0) : -1;
+  File file(at ? socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0) : -1);
+  const int fd = file.get();
   if (fd < 0 || ::connect(fd, reinterpret_cast<const sockaddr*>(&*at), sizeof *at) != 0) {
     why = str("connecting to ", path, ": ",
               !at               ? "the path is too long"
@@ -80,9 +81,8 @@ int connect_to(const std::string& path, std::string& why) {
     why = str("connecting to ", path, ": a process of another user listens there");
   } else {
     enlarge(fd);
-    return fd;
+    return file.release();
   }
-  if (fd >= 0) close(fd);
   return -1;
 }
 
@@ -156,20 +156,31 @@ void LaneEngine::shutdown() {
   polling_.reset();
 }
 
+std::unique_ptr<LaneLink> LaneEngine::make_link(bool accepted, File socket) {
+  auto link = std::make_unique<LaneLink>(*this, accepted, socket.get());
+  socket.release();
+  return link;
+}
+
 Link* LaneEngine::connect(const LinkTarget& target, std::shared_ptr<void> owner, const std::string& hello) {
   std::string why;
-  auto* link = new LaneLink(*this, false, connect_to(target.address, why));
+  Frame frame;
+  frame.append_own(hello.data(), hello.size());
+  auto made = make_link(false, File(connect_to(target.address, why)));
+  LaneLink* const link = made.get();
   link->owner = std::move(owner);
   {
     MutexLock lock(mutex_);
     links_.insert(link);
   }
+  static_cast<void>(made.release());
   if (link->fd < 0) {
-    cancel(*link, why);
+    MutexLock lock(link->mutex);
+    link->why = std::move(why);
+    link->cancelled = true;
+    call(*link);
     return link;
   }
-  Frame frame;
-  frame.append_own(hello.data(), hello.size());
   epoll_event none{};
   none.data.ptr = link;
   epoll_ctl(poll_, EPOLL_CTL_ADD, link->fd, &none);
@@ -185,10 +196,10 @@ void LaneEngine::finish(Link& link) {
   if (l.read_ended) call(l);
 }
 
-void LaneEngine::cancel(Link& link, const std::string& reason) {
+void LaneEngine::cancel(Link& link, std::string_view reason) {
   auto& l = static_cast<LaneLink&>(link);
   MutexLock lock(l.mutex);
-  if (l.why.empty()) l.why = reason;
+  if (l.why.empty()) set_reason(l.why, reason);
   if (std::exchange(l.cancelled, true)) return;
   if (l.fd >= 0) ::shutdown(l.fd, SHUT_RDWR);
   call(l);
@@ -197,9 +208,19 @@ void LaneEngine::cancel(Link& link, const std::string& reason) {
 void LaneEngine::call(LaneLink& link) {
   {
     MutexLock lock(mutex_);
-    called_.push_back(&link);
+    if (!std::exchange(link.called, true)) called_.splice(called_.end(), link.place, link.node);
   }
   wake();
+}
+
+/// The link that was called first; null: none is left.
+LaneLink* LaneEngine::next_called() {
+  MutexLock lock(mutex_);
+  if (called_.empty()) return nullptr;
+  LaneLink* const link = called_.front();
+  link->place.splice(link->place.end(), called_, link->node);
+  link->called = false;
+  return link;
 }
 
 /// Ends the current wait of the poll thread, or the next one. That thread itself need not be woken: it looks
@@ -228,7 +249,8 @@ bool LaneEngine::poll(TimePoint deadline) {
     } else if (event.data.ptr == &listener_) {
       accept();
     } else {
-      handle(*static_cast<LaneLink*>(event.data.ptr), event.events);  // no other link ends in it
+      LaneLink& link = *static_cast<LaneLink*>(event.data.ptr);
+      guard(link, [&] { handle(link, event.events); });  // no other link ends in it
     }
   }
   if (!unread_.empty()) take_turn();
@@ -255,25 +277,13 @@ int LaneEngine::patience(TimePoint deadline) {
 
 /// Ends the links that were cancelled, or finished in both directions.
 void LaneEngine::serve_called() {
-  while (true) {
-    std::vector<LaneLink*> all;
+  while (LaneLink* const link = next_called()) {
+    bool over = false;
     {
-      MutexLock lock(mutex_);
-      all.swap(called_);
+      MutexLock lock(link->mutex);
+      over = link->cancelled || (link->finished && link->read_ended);
     }
-    if (all.empty()) return;
-    for (LaneLink* link : all) {
-      {
-        MutexLock lock(mutex_);
-        if (links_.count(link) == 0) continue;  // it has ended; another one there is looked at in vain
-      }
-      bool over = false;
-      {
-        MutexLock lock(link->mutex);
-        over = link->cancelled || (link->finished && link->read_ended);
-      }
-      if (over) end(*link, "the peer ended the stream");
-    }
+    if (over) end(*link, "the peer ended the stream");
   }
 }
 
@@ -281,8 +291,11 @@ void LaneEngine::accept() {
   for (int i = 0; i < kAcceptsPerPoll; ++i) {
     const int fd = accept4(listener_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd >= 0) {
-      if (user_of(fd) == geteuid()) let_in(fd);
-      else close(fd);
+      File socket(fd);
+      try {
+        if (user_of(fd) == geteuid()) let_in(std::move(socket));
+      } catch (const std::bad_alloc&) {  // for this connection
+      }
       continue;
     }
     if (errno == EINTR || errno == ECONNABORTED) continue;
@@ -297,18 +310,23 @@ void LaneEngine::accept() {
   }
 }
 
-void LaneEngine::let_in(int fd) {
-  enlarge(fd);
-  auto* link = new LaneLink(*this, true, fd);
-  {
-    MutexLock lock(mutex_);
-    links_.insert(link);
-  }
+void LaneEngine::let_in(File socket) {
+  enlarge(socket.get());
+  auto made = make_link(true, std::move(socket));
+  LaneLink* const link = made.get();
   while (limited_.size() >= max_unproven_) close_one();
   limit(*link);
+  try {
+    MutexLock lock(mutex_);
+    links_.insert(link);
+  } catch (const std::bad_alloc&) {
+    unlimit(*link);
+    throw;
+  }
+  static_cast<void>(made.release());
   epoll_event none{};
   none.data.ptr = link;
-  epoll_ctl(poll_, EPOLL_CTL_ADD, fd, &none);
+  epoll_ctl(poll_, EPOLL_CTL_ADD, link->fd, &none);
   MutexLock lock(link->mutex);
   watch(*link);
 }
@@ -316,8 +334,8 @@ void LaneEngine::let_in(int fd) {
 bool LaneEngine::close_one() {
   if (limited_.empty()) return false;
   LaneLink* const link = limited_[runtime_.random() % ((limited_.size() + 1) / 2)].first;
-  unlimit(*link);
   cancel(*link, "too many connections without a hello");  // it ends at the end of this poll
+  unlimit(*link);
   closed_.fetch_add(1);
   return true;
 }
@@ -340,18 +358,20 @@ void LaneEngine::unlimit(LaneLink& link) {
   unproven_.store(static_cast<int64_t>(limited_.size()));
 }
 
-void LaneEngine::end(LaneLink& link, const std::string& reason) {
+void LaneEngine::end(LaneLink& link, std::string_view reason) noexcept {
   std::string why;
   {
     MutexLock lock(link.mutex);
-    why = link.why.empty() ? reason : link.why;
+    why.swap(link.why);
   }
+  if (why.empty()) set_reason(why, reason);
   unlimit(link);
   std::erase(unread_, &link);
   if (link.fd >= 0) epoll_ctl(poll_, EPOLL_CTL_DEL, link.fd, nullptr);
   if (link.owner != nullptr) events_.on_closed(link, why);
   {
     MutexLock lock(mutex_);
+    if (link.called) link.place.splice(link.place.end(), called_, link.node);
     links_.erase(&link);
   }
   delete &link;
@@ -359,12 +379,19 @@ void LaneEngine::end(LaneLink& link, const std::string& reason) {
 
 /// True: no link is left.
 bool LaneEngine::end_all() {
-  std::vector<LaneLink*> all;
+  size_t left = 0;
   {
     MutexLock lock(mutex_);
-    all.assign(links_.begin(), links_.end());
+    left = links_.size();
   }
-  for (LaneLink* link : all) end(*link, "the transport was closed");
+  for (; left > 0; --left) {
+    LaneLink* link = nullptr;
+    {
+      MutexLock lock(mutex_);
+      link = *links_.begin();
+    }
+    end(*link, "the transport was closed");
+  }
   MutexLock lock(mutex_);
   return links_.empty();
 }

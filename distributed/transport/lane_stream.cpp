@@ -84,7 +84,11 @@ bool LaneEngine::push(LaneLink& l) {
       // Of a lost connection the poll thread hears by itself; the bytes that have come are read before.
       const bool waits = errno == EAGAIN || errno == EPIPE || errno == ECONNRESET || errno == ENOTCONN;
       if (!waits && !l.cancelled) {
-        l.why = str("writing: ", std::strerror(errno));
+        try {
+          l.why = str("writing: ", std::strerror(errno));
+        } catch (const std::bad_alloc&) {
+          l.why = kNoMemory;
+        }
         if (file != nullptr) shared_->pause_passing();  // the next link goes without for a while
         l.cancelled = true;
         call(l);
@@ -193,7 +197,7 @@ const char* LaneEngine::keep_file(LaneLink& link, const msghdr& message) {
   if (!came && !cut) return nullptr;
   lacks_file_ = !came;
   if (lacks_file_) spare_ = File();  // it comes once more
-  link.files.emplace_back(fd);
+  link.files.push_back(File(fd));
   if (came && cut) return "wire: several files came at once";
   return link.files.size() > kWaitingFiles ? "wire: more files came than records name" : nullptr;
 }
@@ -316,10 +320,12 @@ void LaneEngine::end_of_stream(LaneLink& link, bool hung_up) {
 void LaneEngine::take_turn() {
   LaneLink& link = *unread_.front();
   unread_.pop_front();
-  const std::string rest = std::exchange(link.rest, {});
-  if (!deliver(link, rest.data(), rest.size()) || !files_are_named(link)) return;
-  if (link.rest.empty()) link.turns = 0;
-  else if (++link.turns >= kYieldAfter) std::this_thread::yield();
+  guard(link, [&] {
+    const std::string rest = std::exchange(link.rest, {});
+    if (!deliver(link, rest.data(), rest.size()) || !files_are_named(link)) return;
+    if (link.rest.empty()) link.turns = 0;
+    else if (++link.turns >= kYieldAfter) std::this_thread::yield();
+  });
 }
 
 }  // namespace weft::rpc::inner

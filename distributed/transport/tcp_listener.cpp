@@ -18,6 +18,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <new>
 #include <string_view>
 #include <utility>
 
@@ -237,8 +238,11 @@ void TcpListener::serve() {
       const auto& event = events[static_cast<size_t>(i)];
       const uint64_t id = event.data.u64;
       if (id == kWakeId) continue;
-      if (id < kFirstHeld) accept_from(sockets_[id - kWakeId - 1]);
-      else on_event(id, event.events);
+      try {
+        if (id < kFirstHeld) accept_from(sockets_[id - kWakeId - 1]);
+        else on_event(id, event.events);
+      } catch (const std::bad_alloc&) {  // of the function that takes connections; this one ends by its time
+      }
     }
     close_late();
   }
@@ -261,9 +265,14 @@ void TcpListener::accept_from(int listener) {
       return;
     }
     MutexLock lock(mutex_);
-    while (held_.size() >= options_.max_unproven) close_one();
     const uint64_t id = next_++;
-    held_.emplace(id, Held{fd, true, false, listener, origin_of_socket(from), runtime_->now()});
+    try {
+      while (held_.size() >= options_.max_unproven) close_one();
+      held_.emplace(id, Held{fd, true, false, listener, origin_of_socket(from), runtime_->now()});
+    } catch (const std::bad_alloc&) {  // no memory for this connection
+      ::close(fd);
+      continue;
+    }
     watch(poll_, fd, EPOLLIN | EPOLLRDHUP, id);
   }
 }

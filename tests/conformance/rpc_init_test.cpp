@@ -71,6 +71,7 @@ TEST_P(RpcLooking, the_debug_info_has_the_counters_of_agent_references_and_autog
                                     "agent.served_bytes",
                                     "agent.kept_bytes",
                                     "agent.dropped_results",
+                                    "agent.dropped_requests",
                                     "agent.unproven_connections",
                                     "agent.closed_connections",
                                     "agent.shared_bytes",

@@ -6,6 +6,7 @@
 
 #include <weft/distributed/rpc/result_dropped.h>
 #include <weft/distributed/rpc/rpc.h>
+#include <weft/distributed/wire/inner/wire_format.h>
 #include <weft/tensor/factories.h>
 
 #include "support/cluster.h"
@@ -24,6 +25,9 @@ WEFT_RPC_IDEMPOTENT(kept_make);
 
 void kept_wait() { g_kept_gate.pass(); }
 WEFT_RPC(kept_wait);
+
+int64_t kept_count_run() { return ++g_kept_runs; }
+WEFT_RPC(kept_count_run);
 
 }  // namespace weft::test
 
@@ -97,6 +101,65 @@ TEST(KeptReplies, one_long_call_does_not_keep_the_replies_of_others) {
     g_kept_gate.open = true;
     longer.wait();
   });
+}
+
+/// Requests that no caller's table holds: nothing finishes them.
+void flood(Cluster& c, int from, int to, uint64_t count) {
+  for (uint64_t i = 0; i < count; ++i) {
+    Message m;
+    {
+      Encoder out(m);
+      put_function(out, function_entry<kept_count_run>());
+    }
+    seal(m);
+    stamp(m, {.sequence = (uint64_t{1} << 40) + i});
+    c.agent(from)->transport().send(WorkerId{to}, static_cast<uint8_t>(Kind::kCall), std::move(m.bytes));
+  }
+}
+
+TEST(KeptReplies, refused_requests_of_a_peer_that_sends_without_end_are_bounded) {
+  g_kept_runs = 0;
+  ClusterOptions o{.size = 3};
+  o.agent.max_served_per_peer = 3;
+  Cluster c(o);
+  flood(c, 1, 0, 1000);
+  ASSERT_TRUE(eventually(c, [&] {
+    return kept_counter(*c.agent(0), "kept_replies") + kept_counter(*c.agent(0), "dropped_requests") == 1000;
+  }));
+  EXPECT_EQ(kept_counter(*c.agent(0), "kept_replies"), 3 + 64);
+  EXPECT_EQ(g_kept_runs, 3);
+  c.run(2, [&] { EXPECT_EQ(rpc_sync<kept_count_run>("worker0"), 4); });
+}
+
+TEST(KeptReplies, a_burst_far_beyond_the_limit_is_answered_whole_and_no_refused_call_runs) {
+  g_kept_runs = 0;
+  ClusterOptions o{.size = 2};
+  o.agent.max_served_per_peer = 2;
+  o.net = {.drop = 0.05, .duplicate = 0.2};
+  Cluster c(o);
+  g_kept_gate.close();
+  c.run(0, [&] {
+    const auto longer = rpc_async<kept_wait>("worker1");
+    ASSERT_TRUE(eventually(c, [] { return g_kept_gate.reached == 1; }));
+    std::vector<Future<int64_t>> calls;
+    for (int i = 0; i < 300; ++i) calls.push_back(rpc_async<kept_count_run>("worker1"));
+    int64_t came = 0, refused = 0;
+    for (auto& call : calls) {
+      try {
+        came += call.wait() > 0;
+      } catch (const Overloaded&) {
+        ++refused;
+      }
+    }
+    EXPECT_EQ(came + refused, 300);
+    EXPECT_GE(came, 1);
+    EXPECT_GE(refused, 64);
+    EXPECT_EQ(g_kept_runs, came);
+    EXPECT_GE(kept_counter(*c.agent(1), "dropped_requests"), 1);
+    g_kept_gate.open = true;
+    longer.wait();
+  });
+  EXPECT_TRUE(eventually(c, [&] { return kept_counter(*c.agent(1), "kept_replies") == 0; }));
 }
 
 }  // namespace

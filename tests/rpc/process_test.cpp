@@ -1,6 +1,7 @@
 // RPC between real processes: this program starts itself again, and a variable tells a child its task.
 #include <gtest/gtest.h>
 
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,11 +10,13 @@
 #include <functional>
 
 #include <weft/autograd/tape/concurrent_parameter.h>
+#include <weft/distributed/launch/inner/exit_reports.h>
 #include <weft/distributed/launch/inner/process_watch.h>
 #include <weft/distributed/launch/rendezvous.h>
 #include <weft/distributed/rpc/rpc.h>
 #include <weft/tensor/factories.h>
 
+#include "support/no_pidfd.h"
 #include "support/process.h"
 
 namespace {
@@ -137,6 +140,28 @@ int passive_child(const std::string& job, int rank) {
 
 /// Jobs in which a process ends and only the kernel can tell soon: no lease or deadline ends within the test.
 int ended_child(const std::string& job, int rank) {
+  if (job == "reported" || job == "forged") {  // 1 ends; no process may have a pidfd
+    if (!refuse_pidfds()) return 5;
+    init_rpc(str("worker", rank), {.lease = 10min});
+    const auto identities = all_gather(rpc::inner::process_identity());
+    if (job == "forged" && rank == 2) {  // a message into its own end reaches none of the others
+      const std::string& other = identities.at("worker0");
+      if (send(4, other.data(), other.size(), MSG_NOSIGNAL) < 0) return 6;
+    }
+    barrier();
+    if (rank == 1) std::raise(SIGKILL);
+    try {
+      rpc_sync<stall>({"worker1", 0s});
+      return 2;
+    } catch (const PeerLost& e) {
+      const bool told = std::string(e.what()).find("its process ended") != std::string::npos;
+      if (e.peer != "worker1" || !told) return 3;
+    }
+    if (rpc_sync<pid_of_worker>(2 - rank) == getpid()) return 7;
+    barrier({"worker0", "worker2"});
+    rpc::shutdown({.graceful = false});
+    return 0;
+  }
   if (job == "ended") {  // 1 dies in a group that has formed
     init_rpc(str("worker", rank), {.lease = 10min});
     barrier();
@@ -177,7 +202,9 @@ int ended_child(const std::string& job, int rank) {
 
 /// Exit status of a child; 0 is success.
 int child(const std::string& job, int rank) {
-  if (job == "ended" || job == "forming" || job == "host") return ended_child(job, rank);
+  if (job == "silent") pause();
+  if (job == "ended" || job == "reported" || job == "forged" || job == "forming" || job == "host")
+    return ended_child(job, rank);
   if (job != "talk" && job != "killed" && job != "values") return passive_child(job, rank);
   init_rpc(str("worker", rank));
   if (job == "talk") {
@@ -263,6 +290,32 @@ TEST(RpcProcess, a_process_killed_in_a_call_is_a_lost_peer_to_the_others_and_the
 TEST(RpcProcess, the_end_of_a_process_is_a_loss_at_once_to_every_worker_of_its_host) {
   NEEDS_PROCESS_WATCH();
   expect_ended(start_job(kChild, "ended"), {1});
+}
+TEST(RpcProcess, the_launcher_reports_the_end_of_a_process_where_the_kernel_gives_no_pidfd) {
+  if (!can_refuse_pidfds() || inner::process_identity().empty())
+    GTEST_SKIP() << "there are no filters of system calls, or there is no /proc here";
+  expect_ended(start_job(kChild, "reported"), {1});
+}
+TEST(RpcProcess, only_the_launcher_reports_ends) {
+  if (!can_refuse_pidfds() || inner::process_identity().empty())
+    GTEST_SKIP() << "there are no filters of system calls, or there is no /proc here";
+  expect_ended(start_job(kChild, "forged"), {1});
+}
+TEST(RpcProcess, a_launcher_that_is_a_worker_itself_has_the_reports_too) {
+  Children workers = start_job(kChild, "silent", 2);
+  const pid_t first = workers.poll().at(0).pid, second = workers.poll().at(1).pid;
+  const std::string ends = inner::process_identity(first), lives = inner::process_identity(second);
+  if (ends.empty()) GTEST_SKIP() << "there is no /proc here";
+  inner::ExitReports& reports = inner::ExitReports::of_process();
+  EXPECT_TRUE(reports.expected());
+  EXPECT_FALSE(reports.has(ends));
+  kill(first, SIGKILL);
+  const auto runtime = make_threaded_runtime();
+  const TimePoint limit = runtime->now() + 1min;
+  while (!reports.has(ends) && runtime->now() < limit) runtime->sleep_for(1ms);
+  EXPECT_TRUE(reports.has(ends));
+  EXPECT_FALSE(reports.has(lives));
+  EXPECT_EQ(workers.poll().at(0).signal, SIGKILL);  // its status is left for the launcher
 }
 TEST(RpcProcess, a_worker_that_dies_while_the_group_forms_ends_the_forming_by_name) {
   NEEDS_PROCESS_WATCH();

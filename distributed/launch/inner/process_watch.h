@@ -1,6 +1,7 @@
 // Tells when a process of this host has ended: evidence that a worker is lost, sooner than its lease. A
 // process announces its identity to the group; the others watch it by a pidfd. The kernel makes this readable
-// at the end of that process and of no later one with the same number.
+// at the end of that process and of no later one with the same number. Where the kernel refuses one, the
+// reports of the launcher count (exit_reports.h).
 #pragma once
 
 #include <functional>
@@ -15,6 +16,8 @@ namespace weft::rpc::inner {
 /// The identity of this process: the host's boot, the namespace of its process numbers, its number and its
 /// start time. Empty where /proc does not tell.
 std::string process_identity();
+/// The same for another process of this host.
+std::string process_identity(int pid);
 
 /// Watches processes on one thread, which the first of them starts. Thread safety: watch may be called from
 /// any thread, stop from any but the callbacks.
@@ -24,16 +27,22 @@ class ProcessWatch {
   ~ProcessWatch() { stop(); }
   ProcessWatch(const ProcessWatch&) = delete;
   /// Calls `ended` once, on the watch's thread, when that process has ended. It must be short. False, and
-  /// never a call: the process is on another host or in another namespace, or the kernel cannot tell.
+  /// never a call: the process is on another host or in another namespace, or neither the kernel nor a
+  /// launcher can tell.
   bool watch(const std::string& identity, std::function<void()> ended);
   /// Ends the thread. No callback runs after the return.
   void stop();
 
  private:
+  bool start() WEFT_REQUIRES(mutex_);
+  bool watch_reports(const std::string& identity, std::function<void()> ended);
   void run();
   rpc::Mutex mutex_;
   std::map<int, std::function<void()>> watched_ WEFT_GUARDED_BY(mutex_);  ///< by pidfd
-  int poll_ WEFT_GUARDED_BY(mutex_) = -1;  ///< epoll of the pidfds and of wake_
+  /// by identity, for reports
+  std::multimap<std::string, std::function<void()>> reported_ WEFT_GUARDED_BY(mutex_);
+  bool hears_reports_ WEFT_GUARDED_BY(mutex_) = false;
+  int poll_ WEFT_GUARDED_BY(mutex_) = -1;  ///< epoll of the pidfds, of wake_ and of the reports
   int wake_ WEFT_GUARDED_BY(mutex_) = -1;
   bool stopped_ WEFT_GUARDED_BY(mutex_) = false;
   std::thread thread_ WEFT_GUARDED_BY(mutex_);

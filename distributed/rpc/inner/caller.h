@@ -39,6 +39,8 @@ class Caller {
   void record(Peer& p, const PendingCall& call, bool ok);
   void fail(Peer& p, uint64_t sequence, std::exception_ptr error);
   void discard(Peer& p, Kind kind, Message& message);
+  void send_status(Peer& p);
+  std::exception_ptr timeout_error(Peer& p, const PendingCall& call);
   std::exception_ptr unneeded_error(Peer& p, const PendingCall& call);
   void tell_ended(Peer& p);
   void release(Peer& p, const PendingCall& call, int64_t bytes);

@@ -75,7 +75,7 @@ inline bool is_round(Kind kind) { return kind == Kind::kGather || kind == Kind::
 struct Counters {
   std::atomic<int64_t> calls{0}, served{0}, resent_requests{0}, resent_replies{0}, duplicates{0},
       late_replies{0}, asks{0}, lost_peers{0}, malformed{0}, timeouts{0}, active_client{0}, active_server{0},
-      served_errors{0};
+      served_errors{0}, dropped_requests{0};
 };
 
 /// The shared state of the parts of one agent.

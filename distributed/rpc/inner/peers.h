@@ -7,6 +7,7 @@
 #include <atomic>
 #include <deque>
 #include <map>
+#include <new>
 #include <set>
 #include <unordered_map>
 
@@ -132,6 +133,14 @@ struct Peer {
   Duration pause WEFT_GUARDED_BY(mutex){};
 
   Life life() const { return {id, incarnation.load()}; }
+  /// Notes a call that ended before its reply. Without memory its late reply is not told.
+  void note_given_up(uint64_t sequence) noexcept WEFT_REQUIRES(mutex) {
+    constexpr size_t kMost = 65536;
+    try {
+      if (given_up.size() < kMost) given_up.insert(sequence);
+    } catch (const std::bad_alloc&) {
+    }
+  }
   /// Something is held for this life: it is under lease.
   bool wanted() const WEFT_REQUIRES(mutex) { return !pending.empty() || watchers > 0 || !served.empty(); }
   uint64_t floor() const WEFT_REQUIRES(mutex) {

@@ -19,8 +19,10 @@ class Server {
   void handle(Kind kind, RunOn where, Handler handler);
   void on_request(Peer& p, Kind kind, const Envelope& e, Inbound message);
   void on_status(Peer& p, const std::string& header, const Envelope& e);
-  /// Keeps the answer of a request and sends it. A second answer has no effect.
-  void answer(const std::shared_ptr<Served>& served, Message message, bool error);
+  /// Keeps the answer of a request and sends it. A second answer has no effect. Without memory for the answer
+  /// a request that was refused is forgotten, and the result of another one counts as dropped.
+  void answer(const std::shared_ptr<Served>& served, Message message, bool error) noexcept;
+  void answer(const std::shared_ptr<Served>& served, const std::exception_ptr& error) noexcept;
   /// Forgets the requests that their caller has finished: all below `upto` except those in `open`.
   void drop_finished(Peer& p, uint64_t upto, const std::vector<uint64_t>* open);
   /// Calls `error_callbacks` for a request that is not answered yet.
@@ -35,6 +37,10 @@ class Server {
   };
   void run(HandlerEntry& handler, Responder responder, Message message);
   void put_off(const std::shared_ptr<Served>& served);
+  void forget(const std::shared_ptr<Served>& served);
+  void give_answer(const std::shared_ptr<Served>& served, Message& message, bool error);
+  int64_t end(const std::shared_ptr<Served>& served);
+  void lose_answer(const std::shared_ptr<Served>& served, Message& message) noexcept;
   void refuse(Responder responder, const Message& message, const std::exception_ptr& error);
   void resend_reply(Peer& p, uint64_t sequence);
   void transmit(Peer& p, const std::shared_ptr<Served>& served, const Envelope& e, std::string bytes,

@@ -36,6 +36,9 @@ enum class RecordType : uint8_t {
   kSegment = 7,  ///< a segment, u32, whose file comes with the record
   kForget = 8,   ///< a segment, u32, that is not used any more
 };
+inline constexpr uint32_t kMagic = 0x74666577;  // "weft"
+inline constexpr size_t kMaxAddresses = 16;
+inline constexpr size_t kMaxHelloText = 512;  ///< an address or a host key
 inline constexpr size_t kRecordBytes = 8;
 inline constexpr size_t kBeginBytes = 20;
 inline constexpr size_t kTableRow = 12;
@@ -192,6 +195,7 @@ class Decoder {
   void read_table(Assembly& a);
   void skip_full_payloads(Assembly& a);
   void take_block(Assembly& a, const Row& row, Block lent);
+  void keep_block(Assembly& a, Block block);
   void read_stub(Assembly& a, const Row& row);
   void count(Assembly& a, int64_t bytes);
   void tell(Assembly& a, int64_t bytes);

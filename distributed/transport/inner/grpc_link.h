@@ -54,7 +54,7 @@ class GrpcEngine final : public LinkEngine, private Poller {
   bool write(Link& link, Frame frame, bool now) override;
   void finish(Link& link) override;
   void refuse(Link& link, Frame frame) override;
-  void cancel(Link& link, const std::string& reason) override;
+  void cancel(Link& link, std::string_view reason) override;
   void shutdown() override;
   /// As TlsFiles::trouble; empty without TLS. Any thread.
   std::string certificate_trouble();
@@ -66,12 +66,15 @@ class GrpcEngine final : public LinkEngine, private Poller {
   void drain();
   void request_call();
   void accept();
+  void begin(GrpcLink& link, grpc_call* call, const std::string& hello);
   void read(GrpcLink& link);
+  template <class F> void guard(GrpcLink& link, const F& event);
   void handle(GrpcLink& link, int kind, bool ok);
+  bool deliver_turn(GrpcLink& link);
   bool deliver(GrpcLink& link);
   void take_turn();
   void done(GrpcLink& link);
-  void add(GrpcLink* link);
+  bool add(GrpcLink* link);
   void handoff() { MutexLock lock(handoff_); }
 
   Runtime& runtime_;

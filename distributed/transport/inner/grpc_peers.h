@@ -1,5 +1,6 @@
 // The class of the gRPC transport: its peers, their queues and connections. grpc_transport.cpp has the
-// public functions, grpc_connection.cpp the events of links. Internal; it needs no gRPC header.
+// public functions, grpc_connection.cpp the events of links, grpc_writes.cpp the frames. Internal; it needs
+// no gRPC header.
 //
 // Locks. `mutex_` guards the map of peers; each peer's mutex guards its queue and connections;
 // `Connection::mutex` guards only its link pointer. Lock order: a peer's mutex, then a connection's;
@@ -104,6 +105,10 @@ class Gate {
     MutexLock lock(mutex_);
     if (--inside_ == 0 && closed_) empty_.set();
   }
+  struct Inside {  ///< leaves at its end
+    Gate& gate;
+    ~Inside() { gate.leave(); }
+  };
   void close(TimePoint deadline) {
     {
       MutexLock lock(mutex_);
@@ -175,8 +180,8 @@ class GrpcTransport final : public Transport, private LinkEvents {
   template <class Fn> TimerId later(TimePoint when, Fn fn) {
     return runtime_->call_at(when, [gate = gate_, fn = std::move(fn)]() mutable {
       if (!gate->enter()) return;
+      const Gate::Inside inside{*gate};
       fn();
-      gate->leave();
     });
   }
 
@@ -188,6 +193,7 @@ class GrpcTransport final : public Transport, private LinkEvents {
   /// Starts connection attempts to a peer, unless some are running.
   void begin_connecting(const std::shared_ptr<Peer>& peer) WEFT_REQUIRES(peer->mutex);
   void connect(const std::shared_ptr<Peer>& peer) WEFT_REQUIRES(peer->mutex);
+  void open_link(const std::shared_ptr<Peer>& peer) WEFT_REQUIRES(peer->mutex);
   /// Tries again after a pause, which grows.
   void again_soon(const std::shared_ptr<Peer>& peer) WEFT_REQUIRES(peer->mutex);
   /// Tells the receiver `state`, in a callback of its own.
@@ -198,7 +204,7 @@ class GrpcTransport final : public Transport, private LinkEvents {
   /// The next queued messages, as far as they fit. It counts them as being written.
   Frame next_frame(Peer& peer, Connection& c) WEFT_REQUIRES(peer.mutex);
   /// Puts queued messages on the first connection if it is free. It may give up the lock for a while; the
-  /// caller keeps the peer.
+  /// caller keeps the peer. Without memory for a frame it breaks the connection.
   void pump(Peer& peer) WEFT_REQUIRES(peer.mutex);
   /// Ends the write of a frame. True: the connection goes on.
   bool wrote(Peer& peer, Connection& c) WEFT_REQUIRES(peer.mutex);
@@ -221,10 +227,20 @@ class GrpcTransport final : public Transport, private LinkEvents {
   void watch_progress(const std::shared_ptr<Connection>& c, TimePoint when);
 
   /// Ends a connection after malformed input, and sends the reason if possible.
-  void refuse(Connection& c, Link& link, const std::string& why);
+  void refuse(Connection& c, Link& link, std::string_view why);
   void on_written(Link& link) override;
   void on_read_end(Link& link) override;
   void on_closed(Link& link, const std::string& link_reason) override;
+  struct After {  ///< the end of a connection
+    std::optional<PeerState> state{};
+    std::string reason{};
+    std::vector<OutCursor> dropped{};
+    TimerId stop_timer{};
+    bool stranger = false;
+  };
+  /// The queue of a peer after the end of a connection. `mine`: it was this side's attempt.
+  void go_on(const std::shared_ptr<Peer>& peer, Connection& c, bool mine, After& after)
+      WEFT_REQUIRES(peer->mutex);
   /// Adds to the reason of a failed attempt. True: trying again cannot help.
   bool is_final(Peer& peer, std::string& reason) WEFT_REQUIRES(peer.mutex);
   void try_again(const std::shared_ptr<Peer>& peer);

@@ -11,6 +11,8 @@
 // time, and records name them in their order. A file that no record names ends the link. A process at its
 // limit of files drops one that comes. So files come twice, and the first drop makes room for the second.
 //
+// An event for which there is no memory ends its link alone.
+//
 // A write is tried at once on the calling thread, straight from the pieces of the frame. The poll thread
 // writes the rest when the socket has room. It reads payloads straight to their place where the decoder has
 // one.
@@ -21,8 +23,11 @@
 #include <array>
 #include <atomic>
 #include <deque>
+#include <list>
 #include <memory>
+#include <new>
 #include <string>
+#include <string_view>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -66,6 +71,12 @@ class LaneLink final : public Link {
   bool cancelled WEFT_GUARDED_BY(mutex) = false;
   std::string why WEFT_GUARDED_BY(mutex);  // this side's reason for a cancel
 
+  // Guarded by the engine's mutex: the link's place in the list of those that were called. It needs no memory
+  // then.
+  std::list<LaneLink*> place{this};
+  const std::list<LaneLink*>::iterator node = place.begin();
+  bool called = false;
+
   // Used by the poll thread only.
   bool greeted;       // messages may come: an accepted link has said its hello
   std::string hello;  // of an accepted link, as far as it has come
@@ -97,7 +108,7 @@ class WEFT_API LaneEngine final : public LinkEngine, private Poller {
   bool writes_alone() const override { return true; }
   void finish(Link& link) override;
   void refuse(Link& link, Frame frame) override;
-  void cancel(Link& link, const std::string& reason) override;
+  void cancel(Link& link, std::string_view reason) override;
   void shutdown() override;
 
   UnprovenCounters counters() const { return {unproven_.load(), closed_.load()}; }
@@ -112,16 +123,26 @@ class WEFT_API LaneEngine final : public LinkEngine, private Poller {
   void wake();
   /// The poll thread looks at the link soon.
   void call(LaneLink& link);
+  LaneLink* next_called();
   void serve_called();
+  /// Runs an event of a link. Without memory for it the link ends.
+  template <class F> void guard(LaneLink& link, const F& event) {
+    try {
+      event();
+    } catch (const std::exception& e) {
+      end(link, e.what());
+    }
+  }
   void accept();
-  void let_in(int fd);
+  void let_in(File socket);
+  std::unique_ptr<LaneLink> make_link(bool accepted, File socket);
   /// Ends a random one of the older half of the links without a welcome. False: there is none.
   bool close_one();
   void close_late();
   void limit(LaneLink& link);
   void unlimit(LaneLink& link);
   /// The last event of a link, which is deleted.
-  void end(LaneLink& link, const std::string& reason);
+  void end(LaneLink& link, std::string_view reason) noexcept;
   bool end_all();
   /// Waits for the events that the link needs now.
   void watch(LaneLink& link) WEFT_REQUIRES(link.mutex);
@@ -154,7 +175,7 @@ class WEFT_API LaneEngine final : public LinkEngine, private Poller {
   std::atomic<bool> woken_{false};
   Mutex mutex_;  // taken under a link's
   std::unordered_set<LaneLink*> links_ WEFT_GUARDED_BY(mutex_);
-  std::vector<LaneLink*> called_ WEFT_GUARDED_BY(mutex_);
+  std::list<LaneLink*> called_ WEFT_GUARDED_BY(mutex_);  // of their own places
   bool stopping_ WEFT_GUARDED_BY(mutex_) = false;
 
   // Used by the poll thread only.

@@ -9,9 +9,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <weft/distributed/runtime/runtime.h>
@@ -21,6 +23,18 @@
 namespace weft::rpc::inner {
 
 class LinkEngine;
+
+/// The reason of the end of a link for whose event there was no memory. So short a text needs none.
+inline constexpr char kNoMemory[] = "out of memory";
+
+/// Without memory for the reason, the text says that.
+inline void set_reason(std::string& text, std::string_view reason) noexcept {
+  try {
+    text = reason;
+  } catch (const std::bad_alloc&) {
+    text = kNoMemory;
+  }
+}
 
 /// A turn of received frames: then other events have theirs. A member may send frames of thousands of
 /// messages, and must not delay those of others.
@@ -76,8 +90,9 @@ class LinkEvents {
   virtual void on_written(Link& link) = 0;
   /// The other end has ended its direction.
   virtual void on_read_end(Link& link) = 0;
-  /// The last event of a link: it is closed. `reason` is text for messages and logs. None comes for an
-  /// accepted link without on_accepted.
+  /// The last event of a link: it is closed. `reason` is text for messages and logs. It does not throw. After
+  /// an exception of another event the engine ends the link. None may come for an accepted link without
+  /// on_accepted, or to which that gave no owner.
   virtual void on_closed(Link& link, const std::string& reason) = 0;
 };
 
@@ -110,7 +125,7 @@ class LinkEngine {
   virtual void finish(Link& link) = 0;
   /// Writes a last frame on an accepted link and ends it with an error. On the poll thread.
   virtual void refuse(Link& link, Frame frame) = 0;
-  virtual void cancel(Link& link, const std::string& reason) = 0;
+  virtual void cancel(Link& link, std::string_view reason) = 0;
 
   /// Ends all links and joins the poll thread. No event comes after the return. Not on the poll thread.
   virtual void shutdown() = 0;

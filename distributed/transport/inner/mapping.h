@@ -36,6 +36,7 @@ class File {
     if (fd_ >= 0) close(fd_);
   }
   int get() const { return fd_; }
+  int release() { return std::exchange(fd_, -1); }
 
  private:
   int fd_;

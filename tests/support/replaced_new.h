@@ -1,0 +1,47 @@
+// The operators new and delete of a test program, which may fail (scarce_memory.h). One file of the program
+// includes this.
+#pragma once
+
+#include <cstdlib>
+#include <new>
+
+#include "support/scarce_memory.h"
+
+namespace weft::test {
+
+inline void* new_or_null(std::size_t bytes) noexcept {
+  AllocationsLeft& a = allocations_left;
+  if (a.none != nullptr && a.none->load()) return nullptr;
+  if (a.counted && --a.left < 0) {
+    a.left = 0;
+    if (a.failures > 0) {
+      --a.failures;
+      ++a.failed;
+      return nullptr;
+    }
+  }
+  return std::malloc(bytes > 0 ? bytes : 1);
+}
+inline void* new_or_throw(std::size_t bytes) {
+  if (void* const memory = new_or_null(bytes)) return memory;
+  throw std::bad_alloc();
+}
+
+}  // namespace weft::test
+
+// NOLINTBEGIN(readability-inconsistent-declaration-parameter-name)
+void* operator new(std::size_t bytes) { return weft::test::new_or_throw(bytes); }
+void* operator new[](std::size_t bytes) { return weft::test::new_or_throw(bytes); }
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  return weft::test::new_or_null(bytes);
+}
+void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept {
+  return weft::test::new_or_null(bytes);
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete[](void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete(void* memory, const std::nothrow_t&) noexcept { std::free(memory); }
+void operator delete[](void* memory, const std::nothrow_t&) noexcept { std::free(memory); }
+// NOLINTEND(readability-inconsistent-declaration-parameter-name)
