@@ -55,6 +55,27 @@ void cross_entropy_backward(int n) {
   for (int i = 0; i < n; ++i) cross_entropy(logits, targets).backward();
 }
 
+/// An operation, and the layer that only calls it.
+template <class F> void forward(int n, F&& f) {
+  NoGrad no_grad;
+  const Tensor x = ones({1, 8});
+  for (int i = 0; i < n; ++i) keep(f(x));
+}
+void relu_op(int n) {
+  forward(n, [](const Tensor& x) { return relu(x); });
+}
+void relu_layer(int n) {
+  forward(n, [layer = nn::ReLU()](const Tensor& x) { return layer.forward(x); });
+}
+void linear_op(int n) {
+  const nn::Linear layer(8, 8);
+  forward(n, [&](const Tensor& x) { return linear(x, layer.weight, layer.bias); });
+}
+void linear_layer(int n) {
+  const nn::Linear layer(8, 8);
+  forward(n, [&](const Tensor& x) { return layer.forward(x); });
+}
+
 void lstm_cell(int n) {
   NoGrad no_grad;
   const nn::LSTMCell cell(32, 32);
@@ -90,6 +111,10 @@ const std::array paths{Path{"add", add},
                        Path{"chain_backward", chain_backward},
                        Path{"view_and_index", view_and_index},
                        Path{"cross_entropy_backward", cross_entropy_backward},
+                       Path{"relu", relu_op},
+                       Path{"relu_layer", relu_layer},
+                       Path{"linear", linear_op},
+                       Path{"linear_layer", linear_layer},
                        Path{"lstm_cell", lstm_cell},
                        Path{"sgd_step", step<optim::SGD>},
                        Path{"adam_step", step<optim::Adam>},

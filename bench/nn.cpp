@@ -91,6 +91,32 @@ BENCHMARK(Recurrent<nn::LSTM>)
     ->UseRealTime();
 BENCHMARK(Recurrent<nn::GRU>)->Args({200, 1})->Unit(benchmark::kMillisecond)->UseRealTime();
 
+// One step of one sequence without gradients, and the two products in it as two linear layers. Argument: H.
+void LstmInference(benchmark::State& state) {
+  set_num_threads(1);
+  const int64_t size = state.range(0);
+  const NoGrad guard;
+  const nn::LSTM layer(size, size);
+  const Tensor x = randn({1, 1, size});
+  nn::RnnOutput last = layer.forward(x);
+  for (auto _ : state) last = layer.forward(x, last.h, last.c);
+  benchmark::DoNotOptimize(last.y.raw());
+}
+BENCHMARK(LstmInference)->Arg(32)->Arg(128)->Arg(512)->Unit(benchmark::kMicrosecond);
+
+void TwoLinears(benchmark::State& state) {
+  set_num_threads(1);
+  const int64_t size = state.range(0);
+  const NoGrad guard;
+  const nn::LSTMCell cell(size, size);
+  const Tensor x = randn({1, size}), h = randn({1, size});
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(linear(x, cell.weight_ih, cell.bias_ih).raw());
+    benchmark::DoNotOptimize(linear(h, cell.weight_hh, cell.bias_hh).raw());
+  }
+}
+BENCHMARK(TwoLinears)->Name("floor/two_linears")->Arg(32)->Arg(128)->Arg(512)->Unit(benchmark::kMicrosecond);
+
 // The policy of the example cartpole for one state. Argument: 1 replays it by compile(), 0 runs it.
 void PolicyForward(benchmark::State& state) {
   set_num_threads(1);

@@ -47,6 +47,17 @@ void small_add_recorded(benchmark::State& state) {
 }
 BENCHMARK(small_add_recorded);
 
+void small_add_both_ways(benchmark::State& state) {
+  Tensor a = ones({1}).requires_grad_();
+  const Tensor b = ones({1});
+  use_threads();
+  for (auto _ : state) {
+    a.zero_grad();
+    (a + b).backward();
+  }
+}
+BENCHMARK(small_add_both_ways);
+
 // One op of a chain, forward and backward.
 template <class F> void chain(benchmark::State& state, F&& op) {
   use_threads();

@@ -1,7 +1,6 @@
 // RPC between real processes: this one calls worker 1 over the same-host lane and worker 2 over TCP on the
 // loopback. With --no-lane worker 1 is called by gRPC over a unix socket. Times are per call, measured at the
-// caller. The counters p50_us and p99_us are percentiles over
-// all calls of a run.
+// caller. The counters p50_us and p99_us are percentiles over all calls of a run.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 #include <cstring>
 #include <deque>
 #include <iostream>
+#include <thread>
 #include <vector>
 
 #include <weft/distributed/launch/spawn.h>
@@ -35,6 +35,12 @@ WEFT_RPC_CLASS(Object, noop);
 void take(const RRef<Object>&) {}
 WEFT_RPC(take);
 
+void report_percentiles(benchmark::State& state, std::vector<double>& us) {
+  std::sort(us.begin(), us.end());
+  state.counters["p50_us"] = us[us.size() / 2];
+  state.counters["p99_us"] = us[us.size() * 99 / 100];
+}
+
 /// Runs `call` once per iteration and reports the percentiles.
 template <class F> void measure(benchmark::State& state, F&& call) {
   using Clock = std::chrono::steady_clock;
@@ -45,14 +51,25 @@ template <class F> void measure(benchmark::State& state, F&& call) {
     call();
     us.push_back(std::chrono::duration<double, std::micro>(Clock::now() - start).count());
   }
-  std::sort(us.begin(), us.end());
-  state.counters["p50_us"] = us[us.size() / 2];
-  state.counters["p99_us"] = us[us.size() * 99 / 100];
+  report_percentiles(state, us);
 }
 
 void noop_call(benchmark::State& state) {
   const int to = static_cast<int>(state.range(0));
   measure(state, [&] { rpc_sync<noop>(to); });
+}
+void noop_after_1ms(benchmark::State& state) {  // in which both ends sleep
+  using Clock = std::chrono::steady_clock;
+  const int to = static_cast<int>(state.range(0));
+  std::vector<double> us;
+  for (auto _ : state) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    const auto start = Clock::now();
+    rpc_sync<noop>(to);
+    us.push_back(std::chrono::duration<double, std::micro>(Clock::now() - start).count());
+    state.SetIterationTime(us.back() * 1e-6);
+  }
+  report_percentiles(state, us);
 }
 void add_3x3(benchmark::State& state) {
   const int to = static_cast<int>(state.range(0));
@@ -114,6 +131,13 @@ void sizes(benchmark::internal::Benchmark* b) {
     for (int64_t bytes = 1 << 10; bytes <= 64 << 20; bytes *= 4) b->Args({to, bytes});
 }
 BENCHMARK(noop_call)->Apply(peers);
+BENCHMARK(noop_after_1ms)
+    ->UseManualTime()
+    ->Iterations(1000)
+    ->Unit(benchmark::kMicrosecond)
+    ->ArgName("unix1_tcp2")
+    ->Arg(1)
+    ->Arg(2);
 BENCHMARK(add_3x3)->Apply(peers);
 BENCHMARK(nested)->Apply(peers);
 BENCHMARK(outstanding_64)->Apply(peers);

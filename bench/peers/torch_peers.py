@@ -3,9 +3,11 @@
 
     python3 bench/peers/torch_peers.py [FILTER]
 
-Needs a python with torch (Debian: python3-torch); nothing else in weft does. scripts/bench.sh --peers calls
-it. The remote cases start a second process and call it by torch.distributed.rpc with its default settings.
+Needs a python with torch, PyPI's or Debian's; nothing else in weft does. scripts/bench.sh --peers calls it.
+PyTorch runs in its fastest form that we know: fused optimizers, and a fused loss where it has one. The remote
+cases start a second process and call it by torch.distributed.rpc with its default settings.
 """
+import collections
 import json
 import os
 import re
@@ -40,6 +42,16 @@ def median_ns(work, seconds=1.0, inner=1):
 def report(name, work, seconds=1.0, inner=1):
     if PATTERN.search(name):
         print(json.dumps({"name": name, "ns": median_ns(work, seconds, inner)}), flush=True)
+
+
+def fused(optimizer, parameters, **options):
+    """With one kernel per step, which older versions lack on the CPU."""
+    try:
+        made = optimizer(parameters, fused=True, **options)
+        made.step()
+        return made
+    except (RuntimeError, TypeError):
+        return optimizer(parameters, **options)
 
 
 def has_fast_blas():
@@ -131,6 +143,12 @@ def ops():
     report("small_add", lambda: x + z, inner=1000)
     report("small_add_number", lambda: x + 1, inner=1000)
     report("small_add_recorded", lambda: g + z, inner=1000)
+
+    def small_add_both_ways():
+        g.grad = None
+        (g + z).backward()
+
+    report("small_add_both_ways", small_add_both_ways, inner=100)
     report("chain_of_1000_adds", lambda: chain(torch.add))
     report("chain_of_1000_muls", lambda: chain(torch.mul))
     state, w1, b1, w2, b2 = (torch.randn(1, 4), torch.randn(128, 4), torch.zeros(128), torch.randn(2, 128),
@@ -160,10 +178,32 @@ def ops():
     if FAST_BLAS:
         m, w = torch.randn(700, 200), torch.randn(10000, 200)
         report("matmul_700x200x10000", lambda: linear(m, w))
+        for n in (1024, 2048):
+            a, b = torch.randn(n, n), torch.randn(n, n)
+            report(f"floor/product/{n}", lambda a=a, b=b: a @ b)
         h, v, c = m.requires_grad_(), (w * 0.1).requires_grad_(), torch.zeros(10000, requires_grad=True)
-        loss = lambda: backward_of(cross_entropy(linear(h, v, c), target), [h, v, c])  # noqa: E731
-        report("decoder_loss/in_parts", loss)
-        report("decoder_loss/fused", loss)
+        in_parts = lambda: backward_of(cross_entropy(linear(h, v, c), target), [h, v, c])  # noqa: E731
+        report("decoder_loss/in_parts", in_parts)
+        report("decoder_loss/fused", fused_decoder_loss(h, v, c, target) or in_parts)
+
+
+def fused_decoder_loss(x, weight, bias, target):
+    """The same loss as one operation in blocks; None where this version has none that takes a bias."""
+    operation = getattr(nn.functional, "linear_cross_entropy", None)
+    options = getattr(nn, "LinearCrossEntropyOptions", None)  # without them it runs in parts
+    if operation is None or options is None:
+        return None
+
+    def call():
+        loss = operation(x, weight, target, linear_bias=bias, options=options())
+        return backward_of(loss, [x, weight, bias])
+
+    try:
+        call()
+    except (RuntimeError, TypeError) as error:
+        print(f"torch_peers: linear_cross_entropy: {error}", file=sys.stderr)
+        return None
+    return call
 
 
 class LanguageModel(nn.Module):
@@ -184,7 +224,7 @@ def lm_step(size, vocabulary=10000):
     if not PATTERN.search("LmStep/" + name) and not PATTERN.search("LmForward/" + name):
         return
     model = LanguageModel(vocabulary, size)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    optimizer = fused(torch.optim.SGD, model.parameters(), lr=1.0)
     ids, targets = torch.randint(vocabulary, (35, 20)), torch.randint(vocabulary, (700,))
 
     def loss():
@@ -213,6 +253,30 @@ def recurrent(kind, size):
     report(f"Recurrent<nn::{kind.__name__}>/{size}/1/real_time", step, seconds=2.0)
 
 
+def inference(size):
+    layer, x = nn.LSTM(size, size), torch.randn(1, 1, size)
+    with torch.no_grad():
+        _, last = layer(x)
+        report(f"LstmInference/{size}", lambda: layer(x, last), inner=20)
+
+
+def sparse_embedding(rows):
+    """512 look-ups in a table, backward, and the lazy form of Adam."""
+    table, g = nn.Embedding(rows, 64, sparse=True), torch.randn(512, 64)
+    adam = torch.optim.SparseAdam(table.parameters(), lr=1e-3)
+    ids = [torch.randint(rows, (512,)) for _ in range(64)]
+    at = 0
+
+    def step():
+        nonlocal at
+        at += 1
+        adam.zero_grad(set_to_none=True)
+        table(ids[at % len(ids)]).backward(g)
+        adam.step()
+
+    report(f"SparseEmbeddingStep/{rows}/real_time", step)
+
+
 def optimizers():
     def parameters(count=100, size=250_000):
         made = [torch.randn(size, requires_grad=True) for _ in range(count)]
@@ -221,14 +285,13 @@ def optimizers():
         return made
 
     sgd, adam = torch.optim.SGD, torch.optim.Adam
-    report("Sgd/1/real_time", sgd(parameters(), lr=1e-3).step)
-    report("SgdMomentum/1/real_time", sgd(parameters(), lr=1e-3, momentum=0.9).step)
-    report("Adam/1/real_time", adam(parameters(), lr=1e-3).step)
-    report("SmallSgdMomentum/1/real_time", sgd(parameters(1000, 100), lr=1e-3, momentum=0.9).step)
-    report("SmallAdam/1/real_time", adam(parameters(1000, 100), lr=1e-3).step)
+    for name, kind, sizes, options in (
+            ("Sgd", sgd, (), {}), ("SgdMomentum", sgd, (), {"momentum": 0.9}), ("Adam", adam, (), {}),
+            ("SmallSgdMomentum", sgd, (1000, 100), {"momentum": 0.9}), ("SmallAdam", adam, (1000, 100), {})):
+        report(f"{name}/1/real_time", fused(kind, parameters(*sizes), lr=1e-3, **options).step)
     clipped = parameters()
     report("ClipGradNorm/1/real_time", lambda: nn.utils.clip_grad_norm_(clipped, 0.25))
-    stepped = sgd(clipped, lr=1e-3)
+    stepped = fused(sgd, clipped, lr=1e-3)
 
     def clip_and_step():
         nn.utils.clip_grad_norm_(clipped, 0.25)
@@ -263,27 +326,71 @@ def empty_context():
         pass
 
 
+def echo(t):
+    return t
+
+
+def remote_cases(transport):
+    """(name, work, seconds, inner) of the calls of worker 0."""
+    to, end = "worker1", "unix1_tcp2:" + ("2" if transport == "tcp" else "1")
+    a, b = torch.rand(3, 3), torch.rand(3, 3)
+    cases = [(f"noop_call/{end}/real_time", lambda: rpc.rpc_sync(to, nothing), 2.0, 1),
+             (f"add_3x3/{end}/real_time", lambda: rpc.rpc_sync(to, my_add, args=(a, b)), 2.0, 1),
+             (f"nested/{end}/real_time", lambda: rpc.rpc_sync(to, call_back), 2.0, 1)]
+    for mib in (1, 16, 64):
+        t = torch.ones(mib << 18)
+        cases.append((f"echo_bytes/{end}/bytes:{mib << 20}/real_time",
+                      lambda t=t: rpc.rpc_sync(to, echo, args=(t,)), 2.0, 1))
+    waiting = collections.deque()
+
+    def one_of_64():
+        while len(waiting) < 64:
+            waiting.append(rpc.rpc_async(to, nothing))
+        waiting.popleft().wait()
+
+    cases.append((f"outstanding_64/{end}/real_time", one_of_64, 2.0, 640))
+    if transport != "tcp":
+        p, q = torch.rand(3, 3, requires_grad=True), torch.rand(3, 3, requires_grad=True)
+        cases += [("MyAdd/0/real_time", lambda: my_add_iteration(p, q), 3.0, 1),
+                  ("LocalAdd", lambda: local_add(p, q), 1.0, 1), ("EmptyContext", empty_context, 1.0, 1)]
+    return cases
+
+
+def idle_name(transport):
+    return f"noop_after_1ms/unix1_tcp2:{2 if transport == 'tcp' else 1}/iterations:1000/manual_time"
+
+
+def idle_call(transport):
+    """The median of calls that follow a millisecond of sleep."""
+    name = idle_name(transport)
+    if not PATTERN.search(name):
+        return
+    times = []
+    for _ in range(1000):
+        time.sleep(0.001)
+        start = time.perf_counter()
+        rpc.rpc_sync("worker1", nothing)
+        times.append(time.perf_counter() - start)
+    print(json.dumps({"name": name, "ns": statistics.median(times) * 1e9}), flush=True)
+
+
 def worker(rank, port, transport):
     torch.set_num_threads(1)
     force = {"_transports": ["uv"], "_channels": ["basic"]} if transport == "tcp" else {}
     options = rpc.TensorPipeRpcBackendOptions(init_method=f"tcp://127.0.0.1:{port}", **force)
     rpc.init_rpc(f"worker{rank}", rank=rank, world_size=2, rpc_backend_options=options)
     if rank == 0:
-        a, b = torch.rand(3, 3), torch.rand(3, 3)
-        where = "unix1_tcp2:" + ("2" if transport == "tcp" else "1") + "/real_time"
-        report("noop_call/" + where, lambda: rpc.rpc_sync("worker1", nothing), seconds=2.0)
-        report("add_3x3/" + where, lambda: rpc.rpc_sync("worker1", my_add, args=(a, b)), seconds=2.0)
-        report("nested/" + where, lambda: rpc.rpc_sync("worker1", call_back), seconds=2.0)
-        if transport != "tcp":
-            p, q = torch.rand(3, 3, requires_grad=True), torch.rand(3, 3, requires_grad=True)
-            report("MyAdd/0/real_time", lambda: my_add_iteration(p, q), seconds=3.0)
-            report("LocalAdd", lambda: local_add(p, q))
-            report("EmptyContext", empty_context)
+        for case in remote_cases(transport):
+            report(*case)
+        idle_call(transport)
     rpc.shutdown()
 
 
 def remote():
     for transport in ("same host", "tcp"):
+        names = [case[0] for case in remote_cases(transport)] + [idle_name(transport)]
+        if not any(PATTERN.search(name) for name in names):
+            continue
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
@@ -304,5 +411,9 @@ if __name__ == "__main__":
         recurrent(nn.LSTM, 200)
         recurrent(nn.LSTM, 650)
         recurrent(nn.GRU, 200)
+        for hidden in (32, 128, 512):
+            inference(hidden)
     optimizers()
+    for table_rows in (2000, 200_000):
+        sparse_embedding(table_rows)
     remote()

@@ -1,0 +1,216 @@
+"""The rows that weft measures itself by: their work in words, their floor and their goal.
+
+A floor is the least time that the machine allows, by other rows of the same run: products at the best rate of
+a large one, bytes at the rate of a copy, or a row of its own. It is orientation. A goal is judged by the
+steady times of one run: True, False, or None where a number for it is missing.
+"""
+from dataclasses import dataclass, field
+from typing import Callable
+
+COPIED = 200e6  # bytes that a run of floor/copy reads and writes
+
+
+# ---- floors: functions of the results that give ns or None
+
+def row(name, times=1):
+    def floor(results):
+        ns = results.time(name)
+        return ns and times * ns
+    return Floor(floor, [name])
+
+
+def least(*names):
+    def floor(results):
+        return min((results.time(name) for name in names if results.time(name)), default=None)
+    return Floor(floor, list(names))
+
+
+def products(gflop):
+    sizes = (1024, 2048)
+
+    def floor(results):
+        rates = [2 * n ** 3 / ns for n in sizes
+                 for ns in (results.time(f"floor/product/{n}"), results.peer(f"floor/product/{n}")) if ns]
+        return gflop * 1e9 / max(rates) if rates else None  # flop per ns
+    return Floor(floor, [f"floor/product/{n}" for n in sizes])
+
+
+def copies(count):
+    def floor(results):
+        ns = results.time("floor/copy")
+        return ns and count / COPIED * ns
+    return Floor(floor, ["floor/copy"])
+
+
+@dataclass(frozen=True)
+class Floor:
+    of: Callable
+    rows: list
+
+
+def decoder(size):
+    return 3 * 2 * 700 * size * 10000 / 1e9
+
+
+def recurrent(size, gates=4):
+    return 3 * 2 * 700 * 2 * size * gates * size / 1e9
+
+
+# ---- goals
+
+@dataclass
+class Case:
+    """The numbers of a row; a pair is the ratio to the floor of runs in turns."""
+    results: object
+    ns: float
+    peer: float
+    floor: float
+    pair: float
+
+    @property
+    def ratio(self):
+        return self.peer / self.ns if self.peer else None
+
+    @property
+    def over_floor(self):
+        return self.pair or (self.ns / self.floor if self.floor else None)
+
+
+@dataclass(frozen=True)
+class Wish:
+    text: str
+    met: Callable
+    rows: list = field(default_factory=list)
+
+
+def ahead(ratio):
+    return Wish(f">= {ratio:g} x PyTorch", lambda case: case.ratio and case.ratio >= ratio)
+
+
+def near(factor):
+    return Wish(f"<= {factor:g} x floor", lambda case: case.over_floor and case.over_floor <= factor)
+
+
+def share_of_floor(share):
+    return Wish(f"floor >= {share:g} x ours", lambda case: case.floor and case.floor >= share * case.ns)
+
+
+def within(ns, text):
+    return Wish(text, lambda case: case.ns <= ns)
+
+
+def per_second(rate, what):
+    return within(1e9 / rate, f">= {rate:,} {what}/s")
+
+
+def below(name, text, factor=1.0):
+    def met(case):
+        other = case.results.time(name)
+        return other and case.ns <= factor * other
+    return Wish(text, met, [name])
+
+
+def both(a, b):
+    def met(case):
+        parts = [a.met(case), b.met(case)]
+        return None if None in parts else all(parts)
+    return Wish(f"{a.text} and {b.text}", met, a.rows + b.rows)
+
+
+def either(a, b):
+    def met(case):
+        parts = [a.met(case), b.met(case)]
+        return any(parts) if any(parts) or None not in parts else None
+    return Wish(f"{a.text} or {b.text}", met, a.rows + b.rows)
+
+
+@dataclass(frozen=True)
+class Goal:
+    work: str
+    name: str
+    floor: Floor = None
+    wish: Wish = None
+    pairs: bool = False  # the ratio to the floor is measured in turns
+    why: str = ""  # the reason found for a miss, and the ways tried; shown below the table when it misses
+
+
+def remote(name, tcp=False, more=""):
+    return f"{name}/unix1_tcp2:{2 if tcp else 1}{more}/real_time"
+
+
+def after_sleep(tcp):
+    return f"noop_after_1ms/unix1_tcp2:{2 if tcp else 1}/iterations:1000/manual_time"
+
+
+def echo(mib, tcp=False):
+    return remote("echo_bytes", tcp, f"/bytes:{mib << 20}")
+
+
+SOCKET = least("floor/socket/spinning/manual_time", "floor/socket/blocking/manual_time")
+IDLE_SOCKET = row("floor/socket/idle/iterations:1000/manual_time")
+STREAM = "floor/grpc/tcp/64/real_time"
+
+GOALS = [
+    Goal("LM step 10000/200/200/2, batch 20, 35 steps", "LmStep/10000/200/1/real_time",
+         products(decoder(200) + 2 * recurrent(200)), ahead(1.5)),
+    Goal("LM step 10000/650/650/2", "LmStep/10000/650/1/real_time",
+         products(decoder(650) + 2 * recurrent(650)), ahead(1.4)),
+    Goal("LSTM layer 200, forward and backward", "Recurrent<nn::LSTM>/200/1/real_time",
+         products(recurrent(200)), ahead(1.6)),
+    Goal("LSTM layer 650", "Recurrent<nn::LSTM>/650/1/real_time", products(recurrent(650)), ahead(1.25)),
+    Goal("GRU layer 200", "Recurrent<nn::GRU>/200/1/real_time", products(recurrent(200, 3)), ahead(2)),
+    Goal("product 700 x 200 x 10000, out of place", "matmul_700x200x10000", products(2.8), ahead(1.15)),
+    Goal("decoder and loss in parts", "decoder_loss/in_parts", products(decoder(200))),
+    Goal("decoder and loss fused", "decoder_loss/fused", products(decoder(200)),
+         both(ahead(1.6), below("decoder_loss/in_parts", "below the parts"))),
+    Goal("cross-entropy 700 x 10000, both ways", "cross_entropy_700x10000", copies(56e6),
+         either(ahead(4), near(1.3))),
+    Goal("SGD over 25M floats", "Sgd/1/real_time", row("floor/sgd"), share_of_floor(0.95)),
+    Goal("SGD with momentum over 25M floats", "SgdMomentum/1/real_time", row("floor/momentum"),
+         share_of_floor(0.95)),
+    Goal("Adam over 25M floats", "Adam/1/real_time", row("floor/adam"), share_of_floor(0.95)),
+    Goal("clip and SGD over 25M floats", "ClipSgd/1/real_time", copies(400e6), ahead(1.4)),
+    Goal("Adam over 1,000 tensors of 100 floats", "SmallAdam/1/real_time", row("floor/small_adam"),
+         ahead(25)),
+    Goal("lazy Adam, 512 look-ups in 200,000 x 64", "SparseEmbeddingStep/200000/real_time", None,
+         below("SparseEmbeddingStep/2000/real_time", "<= 1.5 x 2,000 rows", 1.5)),
+    Goal("the same in 2,000 x 64", "SparseEmbeddingStep/2000/real_time"),
+    Goal("call without arguments, same host, awake", remote("noop_call"), SOCKET, within(25e3, "<= 25 us")),
+    Goal("the same after 1 ms of sleep", after_sleep(False), IDLE_SOCKET, within(60e3, "<= 60 us")),
+    Goal("call without arguments, TCP", remote("noop_call", True), row(STREAM), near(1.1), pairs=True),
+    Goal("echo of 1 MiB, same host", echo(1), row(f"floor/two_copies/{1 << 20}")),
+    Goal("echo of 16 MiB, same host", echo(16), row(f"floor/two_copies/{16 << 20}"), near(1.15)),
+    Goal("echo of 64 MiB, same host", echo(64), row(f"floor/two_copies/{64 << 20}"), ahead(4)),
+    *(Goal(f"echo of {mib} MiB, TCP", echo(mib, True), row(f"floor/grpc/tcp/{mib << 20}/real_time"), near(1))
+      for mib in (1, 16, 64)),
+    Goal("64 futures outstanding, same host", remote("outstanding_64"), None, per_second(120_000, "calls")),
+    Goal("64 futures outstanding, TCP", remote("outstanding_64", True)),
+    Goal("context, remote addition, backward, FAST", "MyAdd/0/real_time", None, within(160e3, "<= 160 us")),
+    Goal("the same, SMART", "MyAdd/1/real_time", None, within(220e3, "<= 220 us")),
+    Goal("nested call, same host", remote("nested"), None, within(70e3, "<= 70 us")),
+    Goal("split RNN step, tutorial sizes", "Rnn/tutorial/split", row("Rnn/tutorial/local"),
+         within(0.7e6, "<= 0.7 ms")),
+    Goal("split RNN step 10000/200/200/2, logits travel", "Rnn/10000/200/split", row("Rnn/10000/200/local"),
+         near(1.15)),
+    Goal("the same, the loss travels", "Rnn/10000/200/split_loss", row("Rnn/10000/200/local"), near(1.15)),
+    Goal("CartPole, two calls per step, one observer", "CartPole/two", None, per_second(10_000, "steps")),
+    Goal("CartPole, one call per step", "CartPole/fused", None, per_second(15_000, "steps")),
+    Goal("addition of one element, no gradient", "small_add", None, within(80, "<= 80 ns")),
+    Goal("the same, forward and backward", "small_add_both_ways", None, within(300, "<= 300 ns")),
+    *(Goal(f"LSTM inference, one step, H {size}, batch 1", f"LstmInference/{size}",
+           row(f"floor/two_linears/{size}"), near(1.3)) for size in (32, 128, 512)),
+]
+
+
+def all_rows():
+    """The names of all rows that the table of goals needs."""
+    names = {}
+    for goal in GOALS:
+        needed = (goal.floor.rows if goal.floor else []) + (goal.wish.rows if goal.wish else [])
+        names.update(dict.fromkeys([goal.name, *needed]))
+    return list(names)
+
+
+def case_of(goal, results):
+    return Case(results, results.time(goal.name), results.peer(goal.name),
+                goal.floor.of(results) if goal.floor else None, results.pairs.get(goal.name))
