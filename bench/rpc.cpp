@@ -1,6 +1,7 @@
 // RPC between real processes: this one calls worker 1 over the same-host lane and worker 2 over TCP on the
-// loopback. With --no-lane worker 1 is called by gRPC over a unix socket. Times are per call, measured at the
-// caller. The counters p50_us and p99_us are percentiles over all calls of a run.
+// loopback. With --no-lane worker 1 is called by gRPC over a unix socket. With --spin threads of the lane
+// look for messages for 20 us before they sleep. Times are per call, measured at the caller. The counters
+// p50_us and p99_us are percentiles over all calls of a run.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -151,27 +152,31 @@ BENCHMARK(push_bytes)->Apply(sizes);
 }  // namespace
 
 int main(int argc, char** argv) {
-  constexpr char kNoLane[] = "--no-lane";
-  const auto is_no_lane = [&](const char* argument) { return std::strcmp(argument, kNoLane) == 0; };
-  char** const last = std::remove_if(argv + 1, argv + argc, is_no_lane);
-  const bool lane = last == argv + argc;
-  argc = static_cast<int>(last - argv);
+  InitOptions options;
+  SpawnOptions workers{.world_size = 3, .first_rank = 1, .own_arguments = false};
+  const auto is_own = [&](const char* argument) {
+    if (std::strcmp(argument, "--no-lane") == 0) options.same_host_lane = false;
+    else if (std::strcmp(argument, "--spin") == 0) options.spin = std::chrono::microseconds(20);
+    else return false;
+    workers.arguments.emplace_back(argument);
+    return true;
+  };
+  argc = static_cast<int>(std::remove_if(argv + 1, argv + argc, is_own) - argv);
   try {
     if (const auto rank = spawned_rank()) {
-      init_rpc(str("worker", *rank), {.unix_socket = *rank != 2, .same_host_lane = lane});
+      options.unix_socket = *rank != 2;
+      init_rpc(str("worker", *rank), options);
       rpc::serve_until_done();
       return 0;
     }
     benchmark::Initialize(&argc, argv);
     if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
-    SpawnOptions workers{.world_size = 3, .first_rank = 1, .own_arguments = false};
-    if (!lane) workers.arguments = {kNoLane};
     Children children = spawn(workers);
-    init_rpc("worker0", {.rank = 0,
-                         .world_size = 3,
-                         .master_addr = "127.0.0.1",
-                         .master_port = children.master_port(),
-                         .same_host_lane = lane});
+    options.rank = 0;
+    options.world_size = 3;
+    options.master_addr = "127.0.0.1";
+    options.master_port = children.master_port();
+    init_rpc("worker0", options);
     benchmark::RunSpecifiedBenchmarks();
     rpc::shutdown();
     return 0;

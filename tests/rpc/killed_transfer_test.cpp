@@ -26,11 +26,7 @@ using namespace weft::test;
 using namespace std::chrono_literals;
 
 constexpr int64_t kTransferred = 500'000;  // floats: large enough for shared memory
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr Duration kSoon = 10s;
-#else
-constexpr Duration kSoon = 1s;  // no lease and no deadline of a call ends in that time
-#endif
+constexpr Duration kSoon = 10s;            // no lease and no deadline of a call ends in that time
 
 std::atomic<bool> g_point_reached{false};
 void transfer_reached() { g_point_reached = true; }
