@@ -37,6 +37,7 @@ using namespace weft;
 using namespace weft::rpc;
 using namespace weft::test;
 using namespace std::chrono_literals;
+using RpcNoMemory = ScarceMemory;
 
 /// Between a transport and its agent: the next message of a kind has few allocations left.
 class ScarceReceiver final : public Receiver {
@@ -114,11 +115,13 @@ void check_calls(bool at_callee, int failures, bool throws) {
       EXPECT_TRUE(eventually(c, [&] { return c.agent(rank)->debug_info().at(key) == 0; })) << key << rank;
 }
 
-TEST(RpcNoMemory, a_request_that_one_allocation_fails_ends_its_call_at_most) { check_calls(true, 1, false); }
-TEST(RpcNoMemory, a_request_without_any_memory_ends_its_call_at_most) { check_calls(true, 1 << 20, false); }
-TEST(RpcNoMemory, a_request_of_a_function_that_throws_ends_its_call_at_most) { check_calls(true, 1, true); }
-TEST(RpcNoMemory, a_reply_that_one_allocation_fails_ends_its_call_at_most) { check_calls(false, 1, false); }
-TEST(RpcNoMemory, a_reply_without_any_memory_ends_its_call_at_most) { check_calls(false, 1 << 20, false); }
-TEST(RpcNoMemory, a_reply_with_an_error_ends_its_call_at_most) { check_calls(false, 1 << 20, true); }
+TEST_F(RpcNoMemory, a_request_that_one_allocation_fails_ends_its_call_at_most) {
+  check_calls(true, 1, false);
+}
+TEST_F(RpcNoMemory, a_request_without_any_memory_ends_its_call_at_most) { check_calls(true, 1 << 20, false); }
+TEST_F(RpcNoMemory, a_request_of_a_function_that_throws_ends_its_call_at_most) { check_calls(true, 1, true); }
+TEST_F(RpcNoMemory, a_reply_that_one_allocation_fails_ends_its_call_at_most) { check_calls(false, 1, false); }
+TEST_F(RpcNoMemory, a_reply_without_any_memory_ends_its_call_at_most) { check_calls(false, 1 << 20, false); }
+TEST_F(RpcNoMemory, a_reply_with_an_error_ends_its_call_at_most) { check_calls(false, 1 << 20, true); }
 
 }  // namespace

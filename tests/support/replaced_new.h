@@ -29,6 +29,7 @@ inline void* new_or_throw(std::size_t bytes) {
 
 }  // namespace weft::test
 
+#if !defined(__SANITIZE_THREAD__)
 // NOLINTBEGIN(readability-inconsistent-declaration-parameter-name)
 void* operator new(std::size_t bytes) { return weft::test::new_or_throw(bytes); }
 void* operator new[](std::size_t bytes) { return weft::test::new_or_throw(bytes); }
@@ -45,3 +46,4 @@ void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); 
 void operator delete(void* memory, const std::nothrow_t&) noexcept { std::free(memory); }
 void operator delete[](void* memory, const std::nothrow_t&) noexcept { std::free(memory); }
 // NOLINTEND(readability-inconsistent-declaration-parameter-name)
+#endif

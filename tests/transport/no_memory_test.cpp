@@ -24,6 +24,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using test::NoMemory;
+using TransportNoMemory = test::ScarceMemory;
 
 /// Counts the messages of a Decoder; it needs no memory but for payloads.
 struct CountedMessages final : inner::DecoderSink {
@@ -44,7 +45,7 @@ struct CountedMessages final : inner::DecoderSink {
   size_t blocks = 0;
 };
 
-TEST(NoMemory, a_message_whose_header_has_come_is_unread_and_the_next_one_is_read) {
+TEST_F(TransportNoMemory, a_message_whose_header_has_come_is_unread_and_the_next_one_is_read) {
   const std::vector<uint8_t> bytes(10, 7), none;
   std::vector<Payload> payloads;
   for (int i = 0; i < 40; ++i)
@@ -202,10 +203,18 @@ void check_shortages(bool at_receiver, bool fresh) {
   EXPECT_EQ(a.box.states(WorkerId{1}).find("rejected"), std::string::npos);
 }
 
-TEST(NoMemory, a_shortage_at_the_receiver_ends_one_connection_of_the_lane) { check_shortages(true, false); }
-TEST(NoMemory, a_shortage_at_the_sender_ends_one_connection_of_the_lane) { check_shortages(false, false); }
-TEST(NoMemory, a_shortage_while_the_lane_accepts_ends_one_connection) { check_shortages(true, true); }
-TEST(NoMemory, a_shortage_while_the_lane_connects_ends_one_connection) { check_shortages(false, true); }
+TEST_F(TransportNoMemory, a_shortage_at_the_receiver_ends_one_connection_of_the_lane) {
+  check_shortages(true, false);
+}
+TEST_F(TransportNoMemory, a_shortage_at_the_sender_ends_one_connection_of_the_lane) {
+  check_shortages(false, false);
+}
+TEST_F(TransportNoMemory, a_shortage_while_the_lane_accepts_ends_one_connection) {
+  check_shortages(true, true);
+}
+TEST_F(TransportNoMemory, a_shortage_while_the_lane_connects_ends_one_connection) {
+  check_shortages(false, true);
+}
 
 /// Worker 1 finds no memory for a message of worker 0, nor for the reason of its refusal.
 void check_receiver(const GrpcOptions& options) {
@@ -232,15 +241,15 @@ void check_receiver(const GrpcOptions& options) {
   EXPECT_EQ(b.t->counters(WorkerId{2}).breaks, 0u);
 }
 
-TEST(NoMemory, a_receiver_short_of_memory_ends_one_connection_of_the_lane) { check_receiver({}); }
-TEST(NoMemory, a_receiver_short_of_memory_ends_one_connection_of_a_unix_socket) {
+TEST_F(TransportNoMemory, a_receiver_short_of_memory_ends_one_connection_of_the_lane) { check_receiver({}); }
+TEST_F(TransportNoMemory, a_receiver_short_of_memory_ends_one_connection_of_a_unix_socket) {
   check_receiver({.same_host_lane = false});
 }
-TEST(NoMemory, a_receiver_short_of_memory_ends_one_tcp_connection) {
+TEST_F(TransportNoMemory, a_receiver_short_of_memory_ends_one_tcp_connection) {
   check_receiver({.listen = "127.0.0.1:0", .unix_socket = false});
 }
 
-TEST(NoMemory, a_tcp_connection_without_memory_is_closed_and_the_next_one_is_let_in) {
+TEST_F(TransportNoMemory, a_tcp_connection_without_memory_is_closed_and_the_next_one_is_let_in) {
   const GrpcOptions tcp{.listen = "127.0.0.1:0", .unix_socket = false};
   ScarceEnd a(0, tcp), b(1, tcp);
   acquaint(a, b);
@@ -273,7 +282,7 @@ class ScarcePolls final : public Poller {
   std::atomic<int> polls{0};
 };
 
-TEST(NoMemory, a_poll_that_throws_does_not_end_the_polling) {
+TEST_F(TransportNoMemory, a_poll_that_throws_does_not_end_the_polling) {
   for (const bool shared : {true, false}) {
     const auto rt = make_threaded_runtime();
     ScarcePolls poller;
