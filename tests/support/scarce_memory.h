@@ -1,6 +1,6 @@
 // A thread without memory: operator new of this program fails there from a chosen allocation on. A program
-// has it if one of its files includes support/replaced_new.h. The thread sanitizer keeps its own operators: it
-// tells those called inside gRPC from others by their caller. So tests of this are skipped there.
+// has it if one of its files includes support/replaced_new.h. The thread sanitizer keeps its own operators,
+// since it tells those called inside gRPC by their caller. So tests of this are skipped there.
 //
 //   const NoMemory scarce(3);    // this thread has three allocations left
 //   ... EXPECT_TRUE(scarce.was_short());
