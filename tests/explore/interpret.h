@@ -2,6 +2,8 @@
 // in both. They are values that it fetched, gradients (empty where there is none), and parameters at the end.
 #pragma once
 
+#include <weft/autograd/ops/ops.h>
+
 #include "explore/plan.h"
 #include "explore/world.h"
 

@@ -16,6 +16,7 @@ using namespace weft;
 using namespace weft::rpc;
 using namespace std::chrono_literals;
 using test::ElasticGroup;
+using test::ElasticOptions;
 
 int64_t elastic_twice(int64_t n) { return 2 * n; }
 WEFT_RPC(elastic_twice);

@@ -12,6 +12,7 @@
 #include <weft/distributed/rpc/trace.h>
 #include <weft/distributed/rref/rref.h>
 #include <weft/kernels/error.h>
+#include <weft/tensor/factories.h>
 
 #include "support/cluster.h"
 
