@@ -216,7 +216,8 @@ TEST_F(TransportNoMemory, a_shortage_while_the_lane_connects_ends_one_connection
   check_shortages(false, true);
 }
 
-/// Worker 1 finds no memory for a message of worker 0, nor for the reason of its refusal.
+/// Worker 1 finds no memory for a message of worker 0, and over the lane none for the next thing either. Over
+/// gRPC that may be one of gRPC's own, which does not expect it.
 void check_receiver(const GrpcOptions& options) {
   ScarceEnd a(0, options), b(1, options), c(2, options);
   acquaint(a, b);
@@ -226,7 +227,7 @@ void check_receiver(const GrpcOptions& options) {
   b.box.handle_with([&](const Inbound& m) {
     if (m.header != "short") return;
     ++shortages;
-    test::allocations_left = {true, 0, 1, 0, nullptr};
+    if (options.unix_socket && options.same_host_lane) test::allocations_left = {true, 0, 1, 0, nullptr};
     throw std::bad_alloc();
   });
   for (int i = 1; i <= 3; ++i) {
