@@ -6,6 +6,7 @@
 #include <memory>
 #include <new>
 
+#include <weft/autograd/ops/ops.h>
 #include <weft/distributed/rpc/result_dropped.h>
 #include <weft/distributed/rpc/rpc.h>
 #include <weft/tensor/factories.h>
