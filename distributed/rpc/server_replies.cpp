@@ -312,8 +312,9 @@ void Server::drop_finished(Peer& p, uint64_t upto, const std::vector<uint64_t>* 
     const uint64_t before = p.finished.floor();
     if (open) {
       p.finished.add(upto, *open);
-      done.reserve(static_cast<size_t>(std::count_if(
-          p.served.begin(), p.served.end(), [&](const auto& s) { return p.finished.contains(s.first); })));
+      size_t count = 0;
+      for (const auto& s : p.served) count += p.finished.contains(s.first);
+      done.reserve(count);
     } else {
       done.reserve(std::min<uint64_t>(upto > before ? upto - before : 0, p.served.size()));
       if (!p.finished.add_floor(upto)) return;
