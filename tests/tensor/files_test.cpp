@@ -9,6 +9,7 @@
 
 #include <weft/tensor/factories.h>
 #include <weft/tensor/io/npy.h>
+#include <weft/tensor/io/write_file.h>
 
 #include "support/errors.h"
 

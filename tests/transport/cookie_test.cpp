@@ -13,6 +13,7 @@
 #include <filesystem>
 
 #include <weft/distributed/launch/store.h>
+#include <weft/distributed/launch/store_service.h>
 #include <weft/distributed/transport/address.h>
 #include <weft/distributed/transport/grpc_transport.h>
 #include <weft/distributed/transport/inner/frame.h>
