@@ -352,8 +352,8 @@ TEST(SharedMemory, sizes_of_its_limit_that_make_no_sense_are_refused) {
 }
 
 TEST(SharedMemory, a_thousand_messages_keep_few_segments_and_no_file) {
+  const auto bytes = pattern(300'000, 1);  // a handler may still read it at the end of the pair
   SharedPair p;
-  const auto bytes = pattern(300'000, 1);
   p.b.box.handle_with([&](Inbound m) { EXPECT_TRUE(holds(m.payloads[0], bytes)); });
   std::ptrdiff_t files = 0;
   int maps = 0;
