@@ -9,26 +9,11 @@ import argparse
 import concurrent.futures
 import json
 import os
-import shlex
-import subprocess
 import sys
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+from check_clang import ROOT, check, syntax_command
+
 FOLDERS = ("tests/", "bench/", "examples/")
-
-
-def command_of(entry):
-    words = shlex.split(entry["command"])
-    words.remove("-c")
-    at = words.index("-o")
-    del words[at:at + 2]
-    return [*words, "-fsyntax-only"]
-
-
-def check(entry):
-    done = subprocess.run(command_of(entry), cwd=entry["directory"], capture_output=True, text=True,
-                          check=False)
-    return os.path.relpath(entry["file"], ROOT), done.returncode, done.stdout + done.stderr
 
 
 def main():
@@ -49,7 +34,7 @@ def main():
         return 2
     failed = 0
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        for name, status, said in pool.map(check, [entries[name] for name in names]):
+        for name, status, said in pool.map(lambda name: check(entries[name], syntax_command), names):
             if status != 0:
                 print(f"{name}:\n{said}")
                 failed += 1

@@ -30,14 +30,19 @@ UNREAD = {  # begins of names without a command
 }
 
 
-def command_of(entry):
+def syntax_command(entry):
+    """The command of an entry without its output: it only reads the source."""
     words = shlex.split(entry["command"])
     words.remove("-c")
     at = words.index("-o")
     del words[at:at + 2]
+    return [*words, "-fsyntax-only"]
+
+
+def command_of(entry):
     # GCC's own warnings and pragmas are unknown to Clang.
-    return [*(w for w in words if w != "-Wno-maybe-uninitialized"), "-isystem", STUBS,
-            "-fsyntax-only", "-ferror-limit=0", "-Wthread-safety", "-Werror", "-Wno-unknown-pragmas"]
+    return [*(w for w in syntax_command(entry) if w != "-Wno-maybe-uninitialized"), "-isystem", STUBS,
+            "-ferror-limit=0", "-Wthread-safety", "-Werror", "-Wno-unknown-pragmas"]
 
 
 def tidy_of(entry):

@@ -88,8 +88,6 @@ int connect_to(const std::string& path, std::string& why) {
 
 }  // namespace
 
-std::atomic<bool> Spinner::spins_{false};
-
 LaneLink::LaneLink(LinkEngine& its_engine, bool is_accepted, int socket)
     : Link(its_engine, is_accepted), fd(socket), greeted(!is_accepted), piece_size(0) {
   proof.peer = "unix:";

@@ -138,6 +138,16 @@ int passive_child(const std::string& job, int rank) {
   return 9;
 }
 
+/// A call to worker 1 ends with the end of its process.
+bool hears_of_the_end() {
+  try {
+    rpc_sync<stall>({"worker1", 0s});
+    return false;
+  } catch (const PeerLost& e) {
+    return e.peer == "worker1" && std::string(e.what()).find("its process ended") != std::string::npos;
+  }
+}
+
 /// Jobs in which a process ends and only the kernel can tell soon: no lease or deadline ends within the test.
 int ended_child(const std::string& job, int rank) {
   if (job == "reported" || job == "forged") {  // 1 ends; no process may have a pidfd
@@ -150,13 +160,7 @@ int ended_child(const std::string& job, int rank) {
     }
     barrier();
     if (rank == 1) std::raise(SIGKILL);
-    try {
-      rpc_sync<stall>({"worker1", 0s});
-      return 2;
-    } catch (const PeerLost& e) {
-      const bool told = std::string(e.what()).find("its process ended") != std::string::npos;
-      if (e.peer != "worker1" || !told) return 3;
-    }
+    if (!hears_of_the_end()) return 2;
     if (rpc_sync<pid_of_worker>(2 - rank) == getpid()) return 7;
     barrier({"worker0", "worker2"});
     rpc::shutdown({.graceful = false});
@@ -166,13 +170,7 @@ int ended_child(const std::string& job, int rank) {
     init_rpc(str("worker", rank), {.lease = 10min});
     barrier();
     if (rank == 1) std::raise(SIGKILL);
-    try {
-      rpc_sync<stall>({"worker1", 0s});
-      return 2;
-    } catch (const PeerLost& e) {
-      const bool told = std::string(e.what()).find("its process ended") != std::string::npos;
-      if (e.peer != "worker1" || !told) return 3;
-    }
+    if (!hears_of_the_end()) return 2;
     rpc::shutdown({.graceful = false});
     return 0;
   }

@@ -1,6 +1,6 @@
 // A kernel without pidfds: from the call on, pidfd_open fails in this process and in those that it starts.
 //
-//   if (!can_refuse_pidfds()) GTEST_SKIP();
+//   if (!can_refuse_pidfds()) GTEST_SKIP() << "there are no filters of system calls";
 //   refuse_pidfds();   // in a child of the test: it cannot be undone
 #pragma once
 

@@ -58,7 +58,7 @@ class WEFT_API Spinner {
     skips_ = 1 << (failures_ - 1);
   }
 
-  static std::atomic<bool> spins_;
+  static inline std::atomic<bool> spins_{false};
   const Duration longest_;
   int failures_ = 0;  // less the spins that found an event since
   int skips_ = 0;     // polls that do not spin
