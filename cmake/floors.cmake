@@ -39,7 +39,8 @@ endfunction()
 # the same headers. A source with the property UNITY_GROUP is compiled with the others of that group. One with
 # options of its own is compiled alone; with GROUPS_ONLY all others are too. The units include by relative
 # paths, where CMake's own UNITY_BUILD writes absolute ones: a compiler cache serves another checkout too.
-# A unit has up to SIZE sources, 22 without it.
+# A unit has up to SIZE sources, 22 without it. Options of a group are in the variable
+# weft_unity_options_<group>.
 function(weft_unity target)
   if(NOT WEFT_UNITY)
     return()
@@ -73,6 +74,8 @@ function(weft_unity target)
   foreach(group ${groups})
     file(CONFIGURE OUTPUT ${folder}/${target}_${group}.cpp CONTENT "${unit_${group}}")
     list(APPEND kept ${folder}/${target}_${group}.cpp)
+    set_source_files_properties(${folder}/${target}_${group}.cpp PROPERTIES
+      COMPILE_OPTIONS "${weft_unity_options_${group}}")
   endforeach()
   set_target_properties(${target} PROPERTIES SOURCES "${kept}")
   # A class of one source file may hold a member of an unnamed namespace's type; the compiler takes the batch

@@ -60,6 +60,7 @@ std::shared_ptr<Agent> Cluster::start(int rank, const std::string& address) {
     GrpcOptions wire;
     wire.id = mine.id;
     wire.unix_socket = options_.unix_socket;
+    wire.spin = options_.spin;
     wire.reconnect_timeout = options_.net.connect_timeout;
     return make_grpc_transport(runtime, wire, receiver);
   });
