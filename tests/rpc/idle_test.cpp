@@ -1,5 +1,5 @@
-// Workers without work sleep: their threads wake neither to look for messages nor to count time. A few signs of
-// life per lease are all that they send.
+// Workers without work sleep: their threads wake neither to look for messages nor to count time. They send a
+// few signs of life per lease.
 #include <gtest/gtest.h>
 
 #include <dirent.h>
@@ -52,10 +52,8 @@ struct Way {
 class Idle : public ::testing::TestWithParam<Way> {};
 
 TEST_P(Idle, workers_without_work_sleep) {
-  Cluster c({.over = test::Over::kGrpc,
-             .size = 2,
-             .unix_socket = GetParam().unix_socket,
-             .spin = GetParam().spin});
+  Cluster c(
+      {.over = test::Over::kGrpc, .size = 2, .unix_socket = GetParam().unix_socket, .spin = GetParam().spin});
   c.run_all([&](int rank) {  // all threads have been at work
     for (int64_t i = 0; i < 100; ++i) EXPECT_EQ(rpc_sync<idle_next>(1 - rank, i), i + 1);
   });
@@ -71,7 +69,7 @@ TEST_P(Idle, workers_without_work_sleep) {
     sum += more;
     each += thread + ": " + std::to_string(more) + "\n";
   }
-  // A thread that looked every 20 ms would pass this bound alone. Without a look it was 5 to 8 of two workers.
+  // A thread that looked every 20 ms would exceed this bound alone. Two idle workers wake 5 to 8 times.
   EXPECT_LE(sum, 40) << "wake-ups of a second by thread\n" << each;
   c.shutdown();
 }

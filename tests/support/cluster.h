@@ -31,9 +31,9 @@ struct ClusterOptions {
   uint64_t seed = 1;
   /// simulation: faults and latency; gRPC: its connect_timeout is the time to reconnect
   rpc::SimNetOptions net{};
-  int threads = 4;            ///< gRPC: pool threads of each worker's runtime
-  int max_threads = 8192;     ///< gRPC: its limit, blocked threads included
-  bool unix_socket = true;    ///< gRPC: its workers talk over the same-host lane; false: over TCP
+  int threads = 4;          ///< gRPC: pool threads of each worker's runtime
+  int max_threads = 8192;   ///< gRPC: its limit, blocked threads included
+  bool unix_socket = true;  ///< gRPC: its workers talk over the same-host lane; false: over TCP
   rpc::Duration spin = std::chrono::microseconds(-1);  ///< gRPC: as GrpcOptions::spin
   rpc::AgentOptions agent{};  ///< the cluster sets name and id: "worker0", "worker1", ...
   std::function<void(int rank, rpc::AgentOptions&)> each{};  ///< changes the options of one worker
