@@ -117,6 +117,39 @@ void TwoLinears(benchmark::State& state) {
 }
 BENCHMARK(TwoLinears)->Name("floor/two_linears")->Arg(32)->Arg(128)->Arg(512)->Unit(benchmark::kMicrosecond);
 
+// Products of a few rows by one weight, as inference of small batches and steps of cells make. Arguments:
+// rows, inputs, outputs, and 1 for kept packs.
+void FewRows(benchmark::State& state) {
+  set_num_threads(1);
+  const int64_t limit = pack_limit();
+  if (state.range(3) == 0) set_pack_limit(0);
+  const NoGrad guard;
+  const nn::Linear layer(state.range(1), state.range(2));
+  const Tensor x = randn({state.range(0), state.range(1)});
+  for (auto _ : state) benchmark::DoNotOptimize(layer.forward(x).const_raw());
+  set_pack_limit(limit);
+}
+BENCHMARK(FewRows)
+    ->ArgsProduct({{1, 8, 12, 20, 32, 64, 128}, {512}, {512}, {0, 1}})
+    ->ArgsProduct({{20, 64, 700}, {650}, {2600}, {0, 1}})
+    ->ArgsProduct({{700}, {200}, {10000}, {0, 1}})
+    ->Unit(benchmark::kMicrosecond);
+
+// One step of a batch without gradients. Arguments: batch, H, and 1 for kept packs.
+void CellInference(benchmark::State& state) {
+  set_num_threads(1);
+  const int64_t limit = pack_limit(), batch = state.range(0), size = state.range(1);
+  if (state.range(2) == 0) set_pack_limit(0);
+  const NoGrad guard;
+  const nn::LSTMCell cell(size, size);
+  const Tensor x = randn({batch, size});
+  nn::CellState last = cell.forward(x);
+  for (auto _ : state) last = cell.forward(x, last.h, last.c);
+  benchmark::DoNotOptimize(last.h.const_raw());
+  set_pack_limit(limit);
+}
+BENCHMARK(CellInference)->ArgsProduct({{1, 4, 8, 20, 64}, {128, 512}, {0, 1}})->Unit(benchmark::kMicrosecond);
+
 // The policy of the example cartpole for one state. Argument: 1 replays it by compile(), 0 runs it.
 void PolicyForward(benchmark::State& state) {
   set_num_threads(1);

@@ -19,11 +19,11 @@ namespace {
 
 /// Bitwise equality, in which a NaN equals itself.
 bool same_values(const Tensor& a, const Tensor& b) {
-  if (a.is_same(b) || (a.raw() == b.raw() && a.dtype() == b.dtype() && a.strides() == b.strides()))
+  if (a.is_same(b) || (a.address() == b.address() && a.dtype() == b.dtype() && a.strides() == b.strides()))
     return true;
   NoGrad guard;
   const Tensor x = a.detach().to(kCpu).contiguous(), y = b.detach().to(kCpu).to(a.dtype()).contiguous();
-  return std::memcmp(x.raw(), y.raw(), static_cast<size_t>(x.numel() * size_of(x.dtype()))) == 0;
+  return std::memcmp(x.address(), y.address(), static_cast<size_t>(x.numel() * size_of(x.dtype()))) == 0;
 }
 
 /// Throws the error that writing `value` into `own` would throw. Writes nothing.
@@ -31,7 +31,7 @@ void check_takes(const std::string& name, const Tensor& own, const Tensor& value
   const std::string about = str("load_state_dict: ", name);
   launch::check_writable(about.c_str(), own);
   if (own.body().storage->is_read_only())
-    throw ValueError(str(about, " lies in memory that is const: it cannot be written"));
+    throw ValueError(str(about, " ", own.body().storage->read_only_reason()));
   if (own.dtype() == value.dtype()) return;
   const Tensor cast = value.to(own.dtype());
   if (is_floating(own.dtype()) ? formula::overflowed(value, cast) : !same_values(value, cast))
@@ -181,6 +181,14 @@ void Module::requires_grad(bool on) const {
   for (Tensor& p : parameters()) p.requires_grad_(on);
 }
 
+void Module::freeze() const {
+  std::vector<Tensor> all;
+  visit("", true, [&](const std::string&, const Tensor& tensor, bool) { all.push_back(tensor); });
+  for (const Tensor& t : all)
+    if (t.body().storage->lock()) t.freeze();  // throws before any change
+  for (const Tensor& t : all) t.freeze();
+}
+
 StateDict Module::state_dict() const {
   StateDict out;
   visit("", true, [&](const std::string& name, const Tensor& tensor, bool) {
@@ -235,7 +243,7 @@ void Module::load_state_dict(const StateDict& state, bool strict) {
     const auto found = find(state, name);
     if (found == state.end()) continue;
     const Tensor& value = found->second;
-    const bool itself = value.raw() == tensor.raw() && value.strides() == tensor.strides();
+    const bool itself = value.address() == tensor.address() && value.strides() == tensor.strides();
     const bool overwritten = !itself && std::any_of(own.begin(), own.end(), [&](const auto& entry) {
       return launch::share_memory(entry.second, value);
     });

@@ -68,6 +68,10 @@ class WEFT_API Module {
   /// Sets requires_grad of all parameters.
   void requires_grad(bool on) const;
 
+  /// Freezes all parameters and buffers (Tensor::freeze): no write through weft changes them any more, to()
+  /// included. Throws, before any change: ValueError for a parameter marked concurrent.
+  void freeze() const;
+
   /// Parameters and buffers by name, shared, not copied; a tied tensor appears under each of its names.
   StateDict state_dict() const;
   /// Copies the values into the parameters and buffers. Throws, before any change: ValueError that lists

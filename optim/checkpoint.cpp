@@ -35,7 +35,7 @@ std::string checksum(const std::string& parts, const NamedTensors& tensors) {
   for (const auto& [name, x] : sorted) {
     const std::string about = str(name, '\n', to_string(x.dtype()), x.sizes(), '\n');
     crc.add(about.data(), about.size());
-    crc.add(x.raw(), static_cast<uint64_t>(x.numel() * size_of(x.dtype())));
+    crc.add(x.address(), static_cast<uint64_t>(x.numel() * size_of(x.dtype())));
   }
   return std::to_string(crc.value());
 }

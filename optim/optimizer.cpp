@@ -87,7 +87,7 @@ void add_row_steps(std::vector<StepTensor>& list, const StepTensor& t, const Row
     part.param = moved(t.param, rows[i] * own);
     part.master = moved(t.master, rows[i] * wide);
     for (void*& s : part.state) s = moved(s, rows[i] * wide);
-    part.grad = static_cast<const char*>(g.values.raw()) + i * own;
+    part.grad = static_cast<const char*>(g.values.address()) + i * own;
     part.numel = (end - i) * width;
     list.push_back(part);
   }
@@ -107,8 +107,7 @@ void Optimizer::add_params(const std::vector<Tensor>& params, size_t group, bool
       throw ValueError(str(about(), " of sizes ", p.sizes(), " is not a floating-point leaf"));
     if (is_half(p.dtype()) && !masters) throw DTypeError(str(about(), " is ", p.dtype(), kStepped));
     if (p.body().storage->is_read_only())
-      throw ValueError(
-          str(about(), " of sizes ", p.sizes(), " lies in memory that from_blob was given as const"));
+      throw ValueError(str(about(), " of sizes ", p.sizes(), " ", p.body().storage->read_only_reason()));
     if (!p.is_contiguous()) throw ShapeError(str(about(), " of sizes ", p.sizes(), " is not contiguous"));
   }
   std::vector<Tensor> all = params_;
@@ -168,6 +167,7 @@ void Optimizer::check(std::span<const Tensor> grads) const {
     throw ValueError(str(name(), ": ", params_.size(), " parameters, but ", grads.size(), " gradients"));
   for (size_t i = 0; i < grads.size(); ++i) {
     if (!grads[i].defined()) continue;
+    check_writable(i);
     if (const Shape& sizes = weft::detail::grad_sizes(grads[i]); sizes != params_[i].sizes())
       throw ShapeError(str(name(), ": parameter ", i, " is ", params_[i].sizes(), ", its gradient ", sizes));
     if (weft::detail::is_row_wise(grads[i])) check_rows(i);
@@ -180,6 +180,18 @@ void Optimizer::check(std::span<const Tensor> grads) const {
       throw DeviceError(str(name(), ": parameter ", i, " lies on ", params_[i].device(), ", its gradient on ",
                             grads[i].device()));
   }
+}
+
+/// Throws: ValueError if parameter i or its state has been frozen.
+void Optimizer::check_writable(size_t i) const {
+  const auto refuse = [&](const char* what) {
+    throw ValueError(
+        str(name(), ": ", what, "parameter ", i, " of sizes ", params_[i].sizes(), " is frozen"));
+  };
+  if (params_[i].is_frozen()) refuse("");
+  for (const Tensor& s : slots_[i].state)
+    if (s.is_frozen()) refuse("the state of ");
+  if (slots_[i].master.defined() && slots_[i].master.is_frozen()) refuse("the master of ");
 }
 
 void Optimizer::check_rows(size_t i) const {
@@ -312,14 +324,14 @@ void Optimizer::step(std::span<const Tensor> grads, const Tensor& skip, const Te
     const bool leaves_rows = rows && v.catches_up;
     if (leaves_rows) bring_up(i, weft::detail::unpack_rows(grads[i]).rows);
     const auto address = [&](const Tensor& x) {
-      if (!leaves_rows) return x.raw();
+      if (!leaves_rows) return x.address();
       char* const first = static_cast<char*>(weft::detail::unsettled_data(*x.body().storage));
       return static_cast<void*>(first + x.storage_offset() * size_of(x.dtype()));
     };
     StepTensor t;
     t.param = address(p);
-    t.grad = held.back().raw();
-    if (slot.master.defined()) t.master = slot.master.raw();
+    t.grad = held.back().address();
+    if (slot.master.defined()) t.master = slot.master.address();
     for (size_t s = 0; s < v.state_names.size(); ++s) t.state[s] = address(slot.state[s]);
     t.numel = p.numel();
     t.hyper = functors.at(offset);
@@ -342,7 +354,7 @@ void Optimizer::step(std::span<const Tensor> grads, const Tensor& skip, const Te
   for (Batch& b : batches) {
     const Tensor times = factor.defined() ? factor.to(b.device) : Tensor();
     if (times.defined())
-      for (StepTensor& t : b.tensors) t.factor = static_cast<const double*>(times.raw());
+      for (StepTensor& t : b.tensors) t.factor = static_cast<const double*>(times.address());
     Backend& device = backend(b.device);
     const bool recording = device.recording(context);
     // cloned for a recording: a replay's number is read after the next replay has begun
@@ -355,7 +367,7 @@ void Optimizer::step(std::span<const Tensor> grads, const Tensor& skip, const Te
       tell_step(b.params, variants[slots_[b.params[0]].group].functor_bytes);
     if (!b.tensors.empty())  // as of a gradient without rows
       device.step(context, *b.kernel, b.dtype, b.tensors, recording ? next_of(b.params, there) : nullptr,
-                  there.defined() ? static_cast<const double*>(there.raw()) : nullptr);
+                  there.defined() ? static_cast<const double*>(there.address()) : nullptr);
     ++kernel_calls_;
     if (open) unsettled_.push_back(std::move(*open));
     const bool skipped = there.defined() && b.device.is_cpu() && there.item<double>() != 0;

@@ -166,6 +166,7 @@ class WEFT_API Optimizer {
   std::vector<Tensor> gradients() const;
   void check(std::span<const Tensor> grads) const;
   void check_rows(size_t i) const;
+  void check_writable(size_t i) const;
   void bring_up(size_t i, const Tensor& rows);
   void check_recorded(size_t i, const Tensor& grad) const;
   void check_unheld(size_t i) const;

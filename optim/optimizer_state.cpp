@@ -29,6 +29,10 @@ void Optimizer::check_origin(const std::string& rule, int64_t parameters) const 
 
 StateDict Optimizer::state_dict() const {
   settle();
+  const auto own = [](const Tensor& t) {  // steps write to it and do not count
+    if (!t.is_frozen()) t.body().storage->expose();
+    return t;
+  };
   StateDict out{
       {kRule + std::string(name()), scalar_tensor(static_cast<int64_t>(params_.size()), {.dtype = kInt64})}};
   for (size_t i = 0; i < slots_.size(); ++i) {
@@ -43,10 +47,10 @@ StateDict Optimizer::state_dict() const {
     const TensorOptions like{.dtype = state_type(p), .device = p.device()};
     for (size_t s = 0; s < v.state_names.size(); ++s)
       out.emplace_back(prefix + v.state_names[s],
-                       s < slot.state.size() ? slot.state[s] : zeros(p.sizes(), like));
+                       s < slot.state.size() ? own(slot.state[s]) : zeros(p.sizes(), like));
     if (needs_master(i))
       out.emplace_back(prefix + kMaster,
-                       slot.master.defined() ? slot.master : snapshot(p).detach().to(state_type(p)));
+                       slot.master.defined() ? own(slot.master) : snapshot(p).detach().to(state_type(p)));
   }
   for (size_t g = 0; g < groups(); ++g)
     out.emplace_back("group" + std::to_string(g) + ".lr", scalar_tensor(lr(g), {.dtype = kFloat64}));

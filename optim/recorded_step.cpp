@@ -80,7 +80,7 @@ std::shared_ptr<const Optimizer::RecordedStep> Optimizer::recorded_step(std::vec
   for (const size_t i : params) {
     step->variants.push_back(variant(slots_[i].group));
     const Ref<Storage>& storage = params_[i].body().storage;
-    step->memory.push_back({params_[i].raw(), storage->lock() ? storage->lock()->block : storage});
+    step->memory.push_back({params_[i].address(), storage->lock() ? storage->lock()->block : storage});
     step->states.push_back(slots_[i].state);
     step->masters.push_back(slots_[i].master);
   }
@@ -93,15 +93,16 @@ void Optimizer::check_step(const RecordedStep& step) const {
   for (size_t k = 0; k < step.params.size(); ++k) {
     const size_t i = step.params[k];
     const Slot& slot = slots_[i];
-    bool same = params_[i].raw() == step.memory[k].at &&
+    bool same = params_[i].address() == step.memory[k].at &&
                 variant(slot.group).kernel.run_f32 == step.variants[k].kernel.run_f32;
     for (size_t s = 0; s < step.states[k].size(); ++s)
-      same = same && s < slot.state.size() && slot.state[s].raw() == step.states[k][s].raw();
+      same = same && s < slot.state.size() && slot.state[s].address() == step.states[k][s].address();
     if (const Tensor& master = step.masters[k]; master.defined())
-      same = same && slot.master.defined() && slot.master.raw() == master.raw();
+      same = same && slot.master.defined() && slot.master.address() == master.address();
     if (!same)
       throw ValueError(str("Graph: ", name(), " has changed since its step was recorded: parameter ", i,
                            " or its state lies elsewhere, or its rule is another one"));
+    check_writable(i);
     check_unheld(i);
   }
 }

@@ -37,7 +37,7 @@ template <class T, int N> Accessor<T, N, kCheckedAccess> Tensor::accessor() cons
   static_assert(N >= 1 && N <= kMaxDims,
                 "Tensor::accessor<T, N>: N is the number of dims, 1 to 8; a single number is item<T>()");
   check_access(dtype_of<std::remove_const_t<T>>, std::is_const_v<T>, N);
-  return {static_cast<T*>(raw()), sizes().data(), strides().data()};
+  return {static_cast<T*>(address()), sizes().data(), strides().data()};
 }
 
 }  // namespace weft

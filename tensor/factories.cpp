@@ -32,7 +32,7 @@ Tensor to_device(Tensor host, Device device) {
   if (device.is_cpu()) return host;
   Tensor y = empty(host.sizes(), {.dtype = host.dtype(), .device = device});
   Context context;
-  backend(device).copy_from_host(context, host.raw(), y.raw(),
+  backend(device).copy_from_host(context, host.address(), y.address(),
                                  static_cast<size_t>(host.numel() * size_of(host.dtype())));
   return y;
 }
@@ -54,7 +54,7 @@ template <class V> Tensor from_values(const Shape& sizes, const TensorOptions& o
   const int64_t n = y.numel();
   dispatch(options.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    T* out = static_cast<T*>(y.raw());
+    T* out = static_cast<T*>(y.address());
     for (int64_t i = 0; i < n; ++i) out[i] = element<T>(value(i));
   });
   tell_filled(y);
@@ -225,7 +225,7 @@ template <Element T> Tensor from_vector(const std::vector<T>& values, const Shap
   if (checked_numel("from_vector", sizes) != n)
     throw ShapeError(str("from_vector: ", n, " values for sizes ", sizes));
   Tensor y = empty(sizes, {.dtype = dtype_of<T>});
-  T* out = static_cast<T*>(y.raw());
+  T* out = static_cast<T*>(y.address());
   std::copy(values.begin(), values.end(), out);
   tell_filled(y);
   return to_device(y, device);

@@ -97,7 +97,8 @@ bool overlaps_itself(const Tensor& y) {
 }
 
 bool same_geometry(const Tensor& a, const Tensor& b) {
-  return a.raw() == b.raw() && a.sizes() == b.sizes() && a.strides() == b.strides() && a.dtype() == b.dtype();
+  return a.address() == b.address() && a.sizes() == b.sizes() && a.strides() == b.strides() &&
+         a.dtype() == b.dtype();
 }
 
 // An argument of an in-place write: cast to y's dtype, and copied if it shares memory with y in another

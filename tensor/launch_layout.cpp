@@ -43,7 +43,7 @@ void copy_between(const Tensor& from, const Tensor& to, size_t bytes) {
   a.record_event(ready.handle, a.current_stream());
   b.wait_event(b.current_stream(), ready.handle);
   Context context;
-  b.copy_async(context, to.raw(), from.raw(), bytes);
+  b.copy_async(context, to.address(), from.address(), bytes);
   b.record_event(copied.handle, b.current_stream());
   a.wait_event(a.current_stream(), copied.handle);
 }
@@ -61,11 +61,12 @@ Tensor to_device(const Tensor& x, Device device, bool non_blocking) {
   if (!x.device().is_cpu() && !device.is_cpu()) {
     copy_between(src, y, bytes);
   } else if (non_blocking) {
-    accelerator(device.is_cpu() ? x.device() : device).copy_async(context(), y.raw(), src.raw(), bytes);
+    accelerator(device.is_cpu() ? x.device() : device)
+        .copy_async(context(), y.address(), src.address(), bytes);
   } else if (x.device().is_cpu()) {
-    target.copy_from_host(context(), src.raw(), y.raw(), bytes);
+    target.copy_from_host(context(), src.address(), y.address(), bytes);
   } else {
-    backend_of(x).copy_to_host(context(), src.raw(), y.raw(), bytes);
+    backend_of(x).copy_to_host(context(), src.address(), y.address(), bytes);
   }
   return y;
 }
@@ -131,7 +132,7 @@ Tensor reduce(const char* name, Reduce op, const Tensor& x, const Dims& dims, bo
     fill_into(y, op == Reduce::kProd || op == Reduce::kAll ? 1 : 0);
     return y;
   }
-  backend_of(x).reduce(context(), op, in.view_of(), {y.raw(), dtype, kept, contiguous_strides(kept)});
+  backend_of(x).reduce(context(), op, in.view_of(), {y.address(), dtype, kept, contiguous_strides(kept)});
   return y;
 }
 
@@ -173,7 +174,7 @@ Tensor empty_rows(const Rows& r, int64_t width, DType dtype) {
 
 View rows_view(const Rows& r, const Tensor& y) {
   const int64_t width = y.dim() == 0 ? 1 : y.sizes().back();
-  return {y.raw(), y.dtype(), {r.count, width}, {width, 1}};
+  return {y.address(), y.dtype(), {r.count, width}, {width, 1}};
 }
 
 Tensor from_rows(const Rows& r, const Tensor& y) {

@@ -83,6 +83,9 @@ void Storage::share() {
     fresh->block = Ref<Storage>::adopt(new (pool_allocate(sizeof(Storage)))
                                            Storage(device_, data(), bytes_, release_, context_));
   }
+  mark(kExposed);  // a step does not count in the version of the block
+  fresh->block->mark(kExposed);
+  forget_packs();
   lock_.store(fresh.release(), std::memory_order_release);
 }
 
@@ -90,6 +93,7 @@ bool Storage::is_held() const { return saves() != 0 || lock()->block->saves() !=
 
 void Storage::replace_block(Ref<Storage> fresh) {
   ParameterLock& mine = *lock();
+  fresh->mark(kExposed);
   if (saves() == 0) mine.earlier.clear();
   else mine.earlier.push_back(mine.block);
   data_.store(fresh->data(), std::memory_order_release);

@@ -58,12 +58,37 @@ class WEFT_API Storage : public RefCounted {
   /// Memory of the caller (borrow()), which only explicit in-place operations write to.
   bool is_borrowed() const { return release_ != nullptr && !is_pinned() && !taken_over_; }
   bool is_pinned() const { return release_ == &pinned; }
-  bool is_read_only() const { return read_only_; }
+  /// Writes through weft are refused.
+  bool is_read_only() const { return read_only_ || has(kFrozen); }
+  /// Why, for an error: "is frozen", or "lies in memory ...".
+  const char* read_only_reason() const;
 
-  /// Observers of the block's end (tensor/inner/tracer.h).
-  enum Mark : uint8_t { kMadeInTrace = 1, kCaptured = 2 };
+  /// The first two: observers of the block's end (tensor/inner/tracer.h). kExposed: the program has, or had,
+  /// an address by which it can write. kFrozen: nobody writes. kWatched: the CPU may keep packs of operands
+  /// in this block (kernels/cpu/packs.h).
+  enum Mark : uint8_t { kMadeInTrace = 1, kCaptured = 2, kExposed = 4, kFrozen = 8, kWatched = 16 };
   void mark(Mark m) const { marks_.fetch_or(m, std::memory_order_relaxed); }
   bool has(Mark m) const { return (marks_.load(std::memory_order_relaxed) & m) != 0; }
+
+  /// Before an address goes to the program by which it can write. Packs end for good.
+  /// Throws: ValueError for a frozen block.
+  [[gnu::always_inline]] void expose() {
+    if ((marks_.load(std::memory_order_relaxed) & (kExposed | kFrozen)) != kExposed) [[unlikely]]
+      expose_now();
+  }
+  /// Throws: ValueError if several threads use the memory (share()).
+  void freeze();
+  /// Says that `operand`, an address in this block, is the right operand of products. The CPU may keep packs
+  /// of it if all writes count in version().
+  void watch_packs(const void* operand);
+  /// After a write that did not count.
+  void forget_packs() noexcept {
+    if (has(kWatched)) [[unlikely]]
+      end_packs();
+  }
+  /// Between these, writes count later.
+  void pause_packs() const;
+  void resume_packs() const noexcept;
 
   /// The number of in-place writes so far.
   uint32_t version() const { return version_.load(std::memory_order_acquire); }
@@ -123,6 +148,9 @@ class WEFT_API Storage : public RefCounted {
       : device_(device), data_(data), bytes_(bytes), release_(release), context_(context) {}
   ~Storage() = default;
   void bump_block();
+  bool may_keep_packs() const;
+  [[gnu::cold]] void expose_now();
+  [[gnu::cold]] void end_packs() noexcept;
   [[gnu::cold]] void* watched_data() const;
   [[gnu::cold]] void* settled_data() const;
   [[gnu::cold]] void tell_made() const;

@@ -50,9 +50,17 @@ void Tensor::check_data(DType wanted, bool to_read) const {
   if (b.dtype != wanted) throw DTypeError(str("data: the tensor holds ", b.dtype, ", asked for ", wanted));
   if (!b.device.is_cpu())
     throw DeviceError(str("data: the tensor lies on ", b.device, "; copy it to the CPU first"));
-  if (!to_read && b.storage->is_read_only())
-    throw ValueError(
-        str("data: the tensor is over read-only memory; ask for const ", wanted, ", or clone() it"));
+  if (to_read) return;
+  if (b.storage->is_read_only())
+    throw ValueError(str("data: the tensor ", b.storage->read_only_reason(), "; ask for const ", wanted,
+                         ", or clone() it"));
+  b.storage->expose();
+}
+
+const Tensor& Tensor::freeze() const {
+  detail::refuse_trace("freezes a tensor");
+  body("freeze").storage->freeze();
+  return *this;
 }
 
 void Tensor::check_access(DType wanted, bool to_read, int dims) const {
@@ -114,7 +122,7 @@ namespace {
 
 /// The elements in row-major order in host memory, owned by `keep`.
 const void* host_elements(const Tensor& given, Tensor& keep) {
-  if (Tracer* const t = detail::tracer(); t && !t->is_fixed(given.raw())) [[unlikely]]
+  if (Tracer* const t = detail::tracer(); t && !t->is_fixed(given.address())) [[unlikely]]
     t->refuse("reads values on the host (item, to_vector)");
   keep = detail::held(given);
   const Tensor x = keep;
@@ -123,13 +131,13 @@ const void* host_elements(const Tensor& given, Tensor& keep) {
     Context context;
     backend(x.device()).copy(context, x.view_of(), keep.view_of());
   }
-  if (keep.device().is_cpu()) return keep.raw();
+  if (keep.device().is_cpu()) return keep.address();
   const size_t bytes = static_cast<size_t>(x.numel() * size_of(x.dtype()));
   Tensor host = empty(x.sizes(), {.dtype = x.dtype()});
   Context context;
-  backend(x.device()).copy_to_host(context, keep.raw(), host.raw(), bytes);
+  backend(x.device()).copy_to_host(context, keep.address(), host.address(), bytes);
   keep = host;
-  return keep.raw();
+  return keep.address();
 }
 
 /// An element as a number.

@@ -184,23 +184,21 @@ class WEFT_API Tensor {
 
   // ---- raw access (CPU tensors; contiguous or by strides())
   /// Pointer to the first element; T may be const. An optimizer step on a parameter marked concurrent may
-  /// replace the memory. Throws: DTypeError if T is not dtype(), DeviceError off the CPU, ValueError for
+  /// replace the memory. After a call without const, products keep no packs of it (kernels/packs.h). Throws:
+  /// DTypeError if T is not dtype(), DeviceError off the CPU. ValueError for a frozen tensor or other
   /// read-only memory unless T is const.
   template <class T> T* data() const {
     check_data(dtype_of<std::remove_const_t<T>>, std::is_const_v<T>);
-    return static_cast<T*>(raw());
+    return static_cast<T*>(address());
   }
   /// Elements by N indices, `a[i][j]`; T may be const. The accessor holds pointers but no reference: keep
   /// this tensor. An index out of range is an IndexError in code compiled without NDEBUG, and undefined
   /// behaviour with it. Throws: as data(); ShapeError unless dim() is N.
   template <class T, int N> Accessor<T, N, kCheckedAccess> accessor() const;
-  /// Address of the first element, without a check; on a CUDA device an address of device memory.
-  [[gnu::always_inline]] void* raw() const {
-    const TensorBody& b = body();
-    return static_cast<char*>(b.storage->data()) + b.offset * size_of(b.dtype);
-  }
-  /// The tensor as kernels take it.
-  View view_of() const { return {raw(), dtype(), body().sizes, body().strides}; }
+  /// Address of the first element, of any dtype; on a CUDA device one of its memory. Throws: ValueError for a
+  /// frozen tensor.
+  void* raw() const { return body().storage->expose(), address(); }
+  const void* const_raw() const { return address(); }  ///< the same to read only
   /// The only element, converted to T.
   /// Throws: ShapeError unless numel() is 1, DTypeError if T cannot hold the value (NaN as an integer, 300 as
   /// uint8).
@@ -208,6 +206,12 @@ class WEFT_API Tensor {
   Scalar item_scalar() const;  ///< the only element; Throws: ShapeError unless numel() is 1
   /// All elements in row-major order, converted to T. Throws: DTypeError if T cannot hold one of them.
   template <Element T> std::vector<T> to_vector() const;
+  /// From now on, a write through weft to this memory, by views and aliases too, is a ValueError: in-place
+  /// operations, optimizer steps, set_data, data<T>() without const, raw(). The caller promises not to write
+  /// by an older address, so products may keep packs (kernels/packs.h) of memory of from_blob too. Cannot be
+  /// undone; clone() takes writes. Throws: ValueError for a parameter marked concurrent.
+  const Tensor& freeze() const;
+  bool is_frozen() const { return body("is_frozen").storage->has(Storage::kFrozen); }
 
   // ---- gradients (autograd/)
   bool requires_grad() const {
@@ -458,6 +462,13 @@ class WEFT_API Tensor {
   }
   TensorBody* body_ptr() const { return body_.get(); }
   const Ref<TensorBody>& ref() const { return body_; }
+  /// raw() for the library, which counts its writes by Storage::bump_version().
+  [[gnu::always_inline]] void* address() const {
+    const TensorBody& b = body();
+    return static_cast<char*>(b.storage->data()) + b.offset * size_of(b.dtype);
+  }
+  /// The tensor as kernels take it; as address().
+  View view_of() const { return {address(), dtype(), body().sizes, body().strides}; }
 
  private:
   friend class Indexed;

@@ -6,6 +6,8 @@
 #include <mutex>
 #include <unordered_map>
 
+#include <weft/kernels/cpu/packs.h>
+
 namespace weft {
 
 constinit std::atomic<int> detail::tracing_threads{0};
@@ -52,6 +54,7 @@ void Storage::tell_end() const noexcept {
   if (has(kMadeInTrace))
     if (Tracer* const t = detail::tracer()) t->dropped(*this, data_.load(std::memory_order_relaxed));
   if (has(kCaptured)) end_watches(true);
+  if (has(kWatched)) kernels::packs::forget(version_);
 }
 
 void Storage::end_watches(bool destroyed) const noexcept {

@@ -23,7 +23,7 @@ namespace {
 // The gradient of each row's loss from the gradient of the result: [R], with stride 0 if all share one
 // number.
 View row_gradient(const Tensor& g, int64_t rows) {
-  return {g.raw(), g.dtype(), {rows}, {g.numel() == 1 ? 0 : 1}};
+  return {g.address(), g.dtype(), {rows}, {g.numel() == 1 ? 0 : 1}};
 }
 
 // g over the divisor of a mean, contiguous, in the loss's dtype.
@@ -192,7 +192,8 @@ struct LinearLoss {
     }
     if (d.b.defined()) {
       const Tensor part = empty({classes()}, {.dtype = sum_type(), .device = x.device()});
-      device.reduce(context(), Reduce::kSum, dl, {part.raw(), part.dtype(), {1, classes()}, {classes(), 1}});
+      device.reduce(context(), Reduce::kSum, dl,
+                    {part.address(), part.dtype(), {1, classes()}, {classes(), 1}});
       device.binary(context(), Binary::kAdd, 1, 0, d.b.view_of(), part.view_of(), d.b.view_of());
     }
   }

@@ -21,7 +21,8 @@ Tensor take(const char* name, const Tensor& weight, const Tensor& ids, int64_t s
   sizes.push_back(width);
   Tensor y = empty(sizes, {.dtype = weight.dtype(), .device = weight.device()});
   const int64_t n = ids.numel();
-  const View at{index.raw(), index.dtype(), {n}, {1}}, out{y.raw(), y.dtype(), {n, width}, {width, 1}};
+  const View at{index.address(), index.dtype(), {n}, {1}},
+      out{y.address(), y.dtype(), {n, width}, {width, 1}};
   if (n != 0)
     launch::named(name, [&] {
       launch::backend_of(w).take_rows(launch::context(), detail::rows_view(w, index), at, out);
@@ -75,7 +76,7 @@ Tensor gather_along(const Tensor& x, int d, const Tensor& index) {
   const int64_t n = sizes[d], count = index.numel();
   sizes[d] = count;
   const Tensor y = empty(sizes, {.dtype = x.dtype(), .device = x.device()});
-  View from = x.view_of(), to = y.view_of(), at{index.raw(), index.dtype(), sizes, Shape(x.dim(), 0)};
+  View from = x.view_of(), to = y.view_of(), at{index.address(), index.dtype(), sizes, Shape(x.dim(), 0)};
   at.strides[d] = 1;
   if (x.is_contiguous()) {
     int64_t inner = 1;

@@ -214,7 +214,7 @@ bool joined(const Tensor& x, const Plan& p, View& out) {
     else if (x.strides()[d] != stride * sizes) return false;
     sizes *= x.sizes()[d];
   }
-  out = {x.raw(), x.dtype(), p.rows(p.count), Shape{stride}};
+  out = {x.address(), x.dtype(), p.rows(p.count), Shape{stride}};
   for (int k = p.indexed; k < x.dim(); ++k) out.strides.push_back(x.strides()[static_cast<int>(p.order[k])]);
   return true;
 }
@@ -237,7 +237,7 @@ void scatter_rows(const Tensor& x, const Plan& p, const Tensor& list, const Tens
   if (joined(x, p, whole)) return write(whole);
   // the indexed dims cannot be joined in place: write to a permuted copy
   const Tensor copy = permute(x, p.order).clone();
-  write({copy.raw(), copy.dtype(), p.rows(p.count), contiguous_strides(p.rows(p.count))});
+  write({copy.address(), copy.dtype(), p.rows(p.count), contiguous_strides(p.rows(p.count))});
   launch::copy_into(x, permute(copy, Plan::inverse(p.order)));
 }
 

@@ -51,6 +51,7 @@ Tensor product(const char* name, const Tensor& a, const Tensor& b) {
   Shape sizes = a.sizes();
   sizes[r - 1] = b.sizes()[r - 1];
   const launch::Cast x(a, dtype), z(b, dtype);
+  if (b.is_frozen() || (b.requires_grad() && b.is_leaf())) launch::watch_weight(b);
   Tensor y = empty(sizes, {.dtype = dtype, .device = a.device()});
   multiply(1, x->view_of(), z->view_of(), 0, {}, y);
   return record(name, y, {a, b},
@@ -205,6 +206,7 @@ Tensor affine(const char* name, const Tensor& x, const Tensor& weight, const Ten
   if (x.dim() != 2) xv.sizes = {rows, in}, xv.strides = {in, 1};
   std::swap(wt.sizes[0], wt.sizes[1]);
   std::swap(wt.strides[0], wt.strides[1]);
+  if (weight.dtype() == dtype) launch::watch_weight(weight);
   Tensor y = empty(sizes, {.dtype = dtype, .device = x.device()});
   multiply(1, xv, wt, 0, biased ? b.view_of() : View{}, x.dim() == 2 ? y : launch::reshaped(y, {rows, out}),
            relu);

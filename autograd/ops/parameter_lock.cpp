@@ -20,6 +20,8 @@ void check_can_be_concurrent(const Tensor& parameter, const char* caller) {
   detail::forget_dead_base(parameter);
   if (b.follows_base)
     throw AutogradError(str(caller, ": the tensor is a view; mark the tensor it was taken from"));
+  if (b.storage->has(Storage::kFrozen))
+    throw ValueError(str(caller, ": the parameter of sizes ", b.sizes, " is frozen; clone() it first"));
   if (b.storage->is_borrowed())
     throw ValueError(str(caller, ": the parameter of sizes ", b.sizes,
                          " lies in memory of from_blob(), whose owner would not see the blocks that steps "

@@ -127,6 +127,8 @@ RnnResult rnn_layer(RnnMode mode, DeviceAutocastArg x, DeviceAutocastArg h0, Dev
   const TensorOptions like{.dtype = x->dtype(), .device = x->device()};
   Tensor outputs[3] = {empty({steps, n, width}, like), empty({n, width}, like),
                        lstm ? empty({n, width}, like) : Tensor()};
+  for (const Tensor* const w : {&w_ih.get(), &w_hh.get()})
+    if (w->is_contiguous()) launch::watch_weight(*w);
   Backend& device = launch::backend_of(x);
   const Tensor reserve =
       wanted ? empty(device.rnn_reserve(launch::context(), layer, input_views(a)), like) : Tensor();

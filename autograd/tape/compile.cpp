@@ -62,14 +62,14 @@ ArgumentKey key_of(Arguments all, size_t i) {
   for (size_t j = i; j-- > 0;) {
     if (!all[j]->defined() || all[j]->body().storage != b.storage) continue;
     key.same_as = j;
-    key.apart = static_cast<const char*>(x.raw()) - static_cast<const char*>(all[j]->raw());
+    key.apart = static_cast<const char*>(x.address()) - static_cast<const char*>(all[j]->address());
     if (all[j]->is_same(x)) key.same_tensor = j;
   }
   return key;
 }
 
 /// The address of the first element, null if there is none.
-const void* first_of(const Tensor& x) { return x.defined() && x.numel() != 0 ? x.raw() : nullptr; }
+const void* first_of(const Tensor& x) { return x.defined() && x.numel() != 0 ? x.address() : nullptr; }
 
 /// The memory of an argument in a recording. An address alone does not tell it: other tensors come to lie at
 /// the address of one that is gone.
@@ -121,7 +121,7 @@ bool same_bits(const Tensor& a, const Tensor& b) {
   if (a.dtype() != b.dtype() || !(a.sizes() == b.sizes()) || !(a.strides() == b.strides())) return false;
   const Tensor x = launch::contiguous(a), y = launch::contiguous(b);
   return x.numel() == 0 ||
-         std::memcmp(x.raw(), y.raw(), static_cast<size_t>(x.numel() * size_of(x.dtype()))) == 0;
+         std::memcmp(x.address(), y.address(), static_cast<size_t>(x.numel() * size_of(x.dtype()))) == 0;
 }
 
 struct Entry {

@@ -19,7 +19,7 @@ namespace weft {
 
 /// Marks a leaf as used by several threads. Idempotent; cannot be undone. Call it before the threads start.
 /// Throws: AutogradError unless x is a leaf and not a view; ValueError for memory of from_blob(), whose owner
-/// would not see the new blocks.
+/// would not see the new blocks, and for a frozen tensor.
 WEFT_API void mark_concurrent(const Tensor& parameter);
 /// Also true of views and other aliases of a marked parameter.
 WEFT_API bool is_concurrent(const Tensor& parameter);

@@ -26,6 +26,8 @@ void check_inputs(const char* what, const std::vector<Tensor>& inputs) {
     if (!x.is_leaf())
       throw AutogradError(str(what, ": input ", static_cast<int64_t>(i), " is the result of ",
                               x.grad_fn_name(), ", not a leaf"));
+    if (x.is_frozen())
+      throw ValueError(str(what, ": input ", static_cast<int64_t>(i), " is frozen; clone() it first"));
     if (detail::overlaps_itself(x.sizes(), x.strides()))
       throw AutogradError(str(what, ": input ", static_cast<int64_t>(i), " shows elements twice"));
   }
@@ -59,7 +61,7 @@ double* element(const Tensor& x, int64_t k) {
     offset += k % x.sizes()[d] * x.strides()[d];
     k /= x.sizes()[d];
   }
-  return static_cast<double*>(x.raw()) + offset;
+  return static_cast<double*>(x.address()) + offset;
 }
 
 }  // namespace
@@ -75,6 +77,8 @@ GradcheckResult gradcheck(const TensorFunction& f, const std::vector<Tensor>& in
   const std::vector<Tensor> vs = cotangents(outputs, options.seed);
   const auto value = [&] {
     NoGrad off;
+    for (const Tensor& x : inputs)  // the writes below do not count
+      if (x.defined()) x.body().storage->forget_packs();
     return inner(f(inputs), vs);
   };
   if (const double first = value(), second = value();
@@ -108,6 +112,7 @@ GradcheckResult gradcheck(const TensorFunction& f, const std::vector<Tensor>& in
       *p = before - options.eps;
       const double below = value();
       *p = before;
+      x.body().storage->forget_packs();
       const double numeric = (above - below) / (2 * options.eps), given = analytic[static_cast<size_t>(k)];
       const double excess = std::abs(given - numeric) - options.atol - options.rtol * std::abs(numeric);
       if (excess <= 0 || (!result.ok && excess <= worst)) continue;

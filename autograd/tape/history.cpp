@@ -84,9 +84,8 @@ void check_in_place(const char* name, const Tensor& x, bool wanted) {
     throw ShapeError(str(name, ": in-place write to a tensor that shows elements twice: sizes ", b.sizes,
                          ", strides ", b.strides, "; clone() it first"));
   if (b.storage->is_read_only())
-    throw ValueError(str(name, ": in-place write of sizes ", b.sizes,
-                         " to memory that from_blob was given as const, or to the dense copy of a row-wise "
-                         "gradient (row_grad() has its values); clone() it first"));
+    throw ValueError(str(name, ": in-place write of sizes ", b.sizes, ": the tensor ",
+                         b.storage->read_only_reason(), "; clone() it first"));
   if (!grad_enabled()) return;
   if (x.requires_grad() && x.is_leaf())
     throw AutogradError(str(name, ": in-place write to a leaf of sizes ", b.sizes,

@@ -28,6 +28,23 @@ void set_grad(const LeafGrad& leaf, Tensor g) {
   std::swap(slot.grad, g);  // the old one goes after the lock
 }
 
+/// Keeps packs away from storages that a run writes to: their versions count the writes when it is over.
+class PausedPacks {
+ public:
+  ~PausedPacks() {
+    for (const Storage* s : paused_) s->resume_packs();
+  }
+  void add(const Storage& s) {
+    if (!s.has(Storage::kWatched)) return;
+    paused_.reserve(paused_.size() + 1);
+    s.pause_packs();
+    paused_.push_back(&s);
+  }
+
+ private:
+  std::vector<const Storage*> paused_;
+};
+
 /// The address of views without elements, which is never read.
 void* nowhere() {
   alignas(kAlign) static std::byte block[kAlign];
@@ -135,7 +152,9 @@ void Program::lay_out() {
 bool Program::is_current() const {
   if (backend_ != &kernels::cpu_backend()) return false;
   for (const Captured& c : captured)
-    if (c.storage->data() != c.data || c.storage->lock() || c.storage->history() != c.history) return false;
+    if (c.storage->data() != c.data || c.storage->lock() || c.storage->history() != c.history ||
+        (c.written && c.storage->is_read_only()))
+      return false;
   for (const LeafGrad& leaf : leaves)
     if (!static_cast<AccumulateGrad&>(*leaf.node).leaf().defined() ||
         leaf.node->extras.load(std::memory_order_acquire))  // hooks
@@ -234,7 +253,7 @@ std::vector<Tensor> Program::run(std::span<const Tensor* const> given, const Dra
   for (const Patch& p : patches_) {
     std::byte* const base = p.place.kind == Place::Kind::kBlock
                                 ? blocks[p.place.index].at
-                                : static_cast<std::byte*>(given[p.place.index]->raw());
+                                : static_cast<std::byte*>(given[p.place.index]->address());
     std::byte* const at = base + p.place.offset;
     p.view->data = copies && p.place.kind == Place::Kind::kArgument ? copies->at(at) : at;
   }
@@ -245,6 +264,11 @@ std::vector<Tensor> Program::run(std::span<const Tensor* const> given, const Dra
     }
   } const pointed{copies ? this : nullptr};
   if (copies) point_at_captured(copies);
+  PausedPacks paused;
+  for (size_t i = 0; i < arguments.size(); ++i)
+    if (arguments[i].written) paused.add(*given[i]->body().storage);
+  for (const Captured& c : captured)
+    if (c.written) paused.add(*c.storage);
   Draws taken;
   taken.reserve(draws.size());
   const auto take = [&](size_t count) {

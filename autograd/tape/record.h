@@ -238,7 +238,16 @@ template <class W, class F>
 void record_in_place(const char* name, const Tensor& x, Inputs others, W&& write, F&& backward) {
   const bool wanted = grad_enabled() && (x.requires_grad() || detail::wants_record(others));
   detail::check_in_place(name, x, wanted);
-  write();
+  {
+    struct Partial {  // a write that ends in an error does not count, but may have begun
+      Storage* storage;
+      ~Partial() {
+        if (storage) storage->forget_packs();
+      }
+    } partial{x.body().storage.get()};
+    write();
+    partial.storage = nullptr;
+  }
   x.body().storage->bump_version();
   if (wanted) {
     using Op = detail::OpNode<std::decay_t<F>>;

@@ -46,7 +46,7 @@ Recorder::Recorder(std::span<const Tensor* const> arguments)
     const bool there = x->defined();
     const bool any = there && x->numel() != 0;
     const Reach r = any ? reach_of(x->view_of()) : Reach{0, 0};
-    ranges_.push_back({r.begin, r.end, any ? address(x->raw()) : 0});
+    ranges_.push_back({r.begin, r.end, any ? address(x->address()) : 0});
     versions_.push_back(there ? x->version() : 0);
     require_grad_.push_back(there && x->requires_grad());
   }
@@ -110,9 +110,9 @@ void Recorder::used(const Storage& s, void* data) {
 
 void Recorder::filled(const Tensor& y) {
   if (y.numel() == 0) return;
-  const auto found = blocks_.find(address(y.raw()));
+  const auto found = blocks_.find(address(y.address()));
   if (found == blocks_.end()) return refuse("writes to memory of no tensor");
-  const auto* const first = static_cast<const std::byte*>(y.raw());
+  const auto* const first = static_cast<const std::byte*>(y.address());
   found->second.constant.assign(first, first + found->second.bytes);
   found->second.filled = true;
 }

@@ -17,6 +17,9 @@ void set_data(const Tensor& x, const Tensor& value) {
   if (x.is_same(value) || (body.storage == value.body().storage && x.dtype() == value.dtype() &&
                            x.strides() == value.strides() && x.storage_offset() == value.storage_offset()))
     return;
+  if (x.is_frozen()) throw ValueError(str("set_data: the tensor of sizes ", x.sizes(), " is frozen"));
+  if (body.storage->lock() && value.is_frozen())
+    throw ValueError("set_data: the value is frozen, and steps replace the memory of the tensor");
   detail::refuse_trace("gives a tensor other memory");
   detail::note_mode_change();  // the old memory may live on, and a program would not see that it is unused
   const Tensor fresh = value.is_contiguous() ? value.detach() : value.detach().contiguous();

@@ -43,10 +43,10 @@ std::vector<std::string> gather_texts(ProcessGroup& group, const std::string& mi
     most = std::max(most, lengths.back());
   }
   const Tensor text = zeros({most}, kUInt8);
-  std::memcpy(text.raw(), mine.data(), mine.size());
+  std::memcpy(text.address(), mine.data(), mine.size());
   std::vector<std::string> out;
   for (const Tensor& t : group.all_gather(text))
-    out.emplace_back(static_cast<const char*>(t.raw()), static_cast<size_t>(lengths[out.size()]));
+    out.emplace_back(static_cast<const char*>(t.address()), static_cast<size_t>(lengths[out.size()]));
   return out;
 }
 

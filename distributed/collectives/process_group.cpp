@@ -122,7 +122,7 @@ void check_tensor(const ProcessGroup::Impl& group, const char* what, const Tenso
                                         : "; the option `device` of new_group adds a device"));
   if (!written) return;
   if (tensor.body().storage->is_read_only())
-    throw ValueError(str(what, ": the memory of the tensor is read-only"));
+    throw ValueError(str(what, ": the tensor ", tensor.body().storage->read_only_reason()));
   for (int d = 0; d < tensor.dim(); ++d)
     if (tensor.strides()[d] == 0 && tensor.sizes()[d] > 1)
       throw ValueError(str(what, ": the tensor shows elements twice, sizes ", tensor.sizes(), ", strides ",
@@ -303,7 +303,7 @@ rpc::Future<void> ProcessGroup::all_reduce_async(const Tensor& tensor, ReduceOp 
   const auto move_data = [tensor, op, count = size()](inner::Engine& e) {
     Tensor row = in_a_row(tensor);
     const bool average = op == ReduceOp::kAvg;
-    e.all_reduce(row.raw(), static_cast<size_t>(row.numel()), row.dtype(), average ? ReduceOp::kSum : op);
+    e.all_reduce(row.address(), static_cast<size_t>(row.numel()), row.dtype(), average ? ReduceOp::kSum : op);
     if (average) row.div_(count);
     write_back(row, tensor);
   };
@@ -318,7 +318,7 @@ void ProcessGroup::broadcast(const Tensor& tensor, int src) {
     throw ValueError(str("broadcast: there is no rank ", src, " in a group of ", size()));
   const auto move_data = [tensor, src](inner::Engine& e) {
     const Tensor row = in_a_row(tensor);
-    if (row.numel() > 0) e.broadcast(row.raw(), bytes_of(row), src);
+    if (row.numel() > 0) e.broadcast(row.address(), bytes_of(row), src);
     write_back(row, tensor);
   };
   impl_->collective(str("broadcast from ", src), {tensor}, move_data).wait();
@@ -335,7 +335,7 @@ std::vector<Tensor> ProcessGroup::all_gather(const Tensor& tensor) {
   if (size() == 1) all[0].copy_(tensor.detach());
   const auto move_data = [all, tensor](inner::Engine& e) {
     const Tensor mine = in_a_row(tensor);
-    if (mine.numel() > 0) e.all_gather(mine.raw(), bytes_of(mine), all.raw());
+    if (mine.numel() > 0) e.all_gather(mine.address(), bytes_of(mine), all.address());
   };
   impl_->collective("all_gather", {tensor, all}, move_data).wait();
   return all.unbind();

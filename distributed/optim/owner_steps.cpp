@@ -23,7 +23,7 @@ void copy_into(Storage& block, int64_t offset, const Tensor& values) {
   const Shape bytes{values.numel() * size_of(values.dtype())}, one{1};
   Context context;
   backend(values.device())
-      .copy(context, {values.raw(), kUInt8, bytes, one},
+      .copy(context, {values.address(), kUInt8, bytes, one},
             {static_cast<char*>(block.data()) + offset, kUInt8, bytes, one});
 }
 

@@ -20,9 +20,9 @@ std::vector<Lending::Probe> Lending::offer(Runtime& runtime) {
     Probe probe{device->device(), {}, runtime.random()};
     const Tensor block = empty({8}, {.dtype = kUInt8, .device = probe.device});
     Context context;
-    device->copy_from_host(context, &probe.contents, block.raw(), sizeof probe.contents);
+    device->copy_from_host(context, &probe.contents, block.address(), sizeof probe.contents);
     try {
-      probe.block = device->share(block.raw());
+      probe.block = device->share(block.address());
     } catch (const Error&) {  // the device's memory cannot be shared
       continue;
     }
@@ -82,7 +82,7 @@ std::shared_ptr<const Loan> Lending::lend(WorkerId to, const Place& place, const
   } catch (const Error&) {  // for example, memory of another library: the message contains the bytes
     return nullptr;
   }
-  loan->block.offset += static_cast<char*>(tensor.raw()) - static_cast<char*>(storage->data());
+  loan->block.offset += static_cast<char*>(tensor.address()) - static_cast<char*>(storage->data());
   storage->add_save();
   ++lent_;
   MutexLock lock(mutex_);

@@ -219,7 +219,7 @@ void seal(Message& message, Lending* lending, WorkerId to) {
                sizeof(int64_t) * static_cast<size_t>(t.dim()));
     append(out, bytes);
     if (placed) append(out, code_of(place->source)), append(out, code_of(place->target));
-    if (in_line && bytes > 0) out.append(static_cast<const char*>(t.raw()), static_cast<size_t>(bytes));
+    if (in_line && bytes > 0) out.append(static_cast<const char*>(t.address()), static_cast<size_t>(bytes));
     if (in_line || !t.device().is_cuda()) continue;
     if (!message.staging) message.staging = std::make_shared<Staging>();
     if (lent) {
@@ -231,7 +231,7 @@ void seal(Message& message, Lending* lending, WorkerId to) {
       message.staging->follow(t.device());
       continue;
     }
-    place->host = message.staging->download(t.body().storage, t.raw(), bytes);
+    place->host = message.staging->download(t.body().storage, t.address(), bytes);
   }
   if (message.staging) message.staging->close();
   Envelope e;
@@ -266,7 +266,7 @@ std::vector<Payload> payloads_of(const Message& message) {
     Storage* storage = t.body().storage.get();
     storage->retain();
     storage->add_save();
-    p.data = t.raw();
+    p.data = t.address();
     p.release = Release(&release_sent, storage);
     out.push_back(std::move(p));
   }

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include <weft/kernels/cpu/limits.h>
+#include <weft/kernels/cpu/packs.h>
 
 namespace weft::kernels {
 
@@ -146,6 +147,7 @@ class Central {
     }
     void* p = obtain(class_bytes(c), wanted);
     if (!p) {
+      packs::drop_all();
       trim();
       p = obtain(class_bytes(c), wanted);
       if (!p)

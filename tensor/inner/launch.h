@@ -34,6 +34,13 @@ template <class... X> void check_defined(const char* name, const X&... xs) {
   const auto next = [&](const Tensor& x) { return ++k, x.defined(); };
   if (!(next(xs) && ...)) throw_undefined(name, k);
 }
+/// Below this number of elements a weight keeps no packs (kernels/cpu/packs.h).
+inline constexpr int64_t kLeastWeight = 2048;
+WEFT_API void watch_large_weight(const Tensor& w);
+/// Says that w, of the dtype of the kernel, is the right operand of products now and maybe later.
+inline void watch_weight(const Tensor& w) {
+  if (w.numel() >= kLeastWeight) watch_large_weight(w);
+}
 /// Throws: DeviceError if a and b are on different devices.
 WEFT_API void check_devices(const char* name, const Tensor& a, const Tensor& b);
 /// Whether their storages overlap, also if two from_blob calls wrap the same memory.
@@ -143,7 +150,7 @@ struct Rows {
   Shape sizes;  ///< of the original
   int dim = 0;
   int64_t count = 0, width = 0;
-  View view() const { return {x.raw(), x.dtype(), {count, width}, {width, 1}}; }
+  View view() const { return {x.address(), x.dtype(), {count, width}, {width, 1}}; }
 };
 WEFT_API Rows rows(const char* name, const Tensor& x, int64_t dim);
 /// An uninitialised result with `width` numbers per row, in the layout of r.x. Also its View as [count,

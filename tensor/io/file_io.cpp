@@ -209,7 +209,8 @@ Tensor host_copy(const Tensor& given) {
   if (y.device().is_cpu()) return y;
   Tensor host = empty(x.sizes(), {.dtype = x.dtype()});
   backend(x.device())
-      .copy_to_host(context, y.raw(), host.raw(), static_cast<size_t>(x.numel() * size_of(x.dtype())));
+      .copy_to_host(context, y.address(), host.address(),
+                    static_cast<size_t>(x.numel() * size_of(x.dtype())));
   return host;
 }
 

@@ -39,7 +39,7 @@ void save_npy(const std::string& path, const Tensor& x) {
   const std::string header = detail::write_npy_header(x.dtype(), x.sizes());
   detail::FileWriter file("save_npy", path);
   file.write(header.data(), header.size());
-  file.write(host.raw(), static_cast<uint64_t>(host.numel() * size_of(host.dtype())));
+  file.write(host.address(), static_cast<uint64_t>(host.numel() * size_of(host.dtype())));
   file.commit();
 }
 

@@ -204,7 +204,7 @@ Tensor npy_from_fortran(const Tensor& reversed, const Shape& sizes) {
 
 void npy_normalise_bools(const Tensor& x) {
   if (x.dtype() != kBool) return;
-  auto* bytes = static_cast<uint8_t*>(x.raw());
+  auto* bytes = static_cast<uint8_t*>(x.address());
   for (int64_t i = 0; i < x.numel(); ++i) bytes[i] = bytes[i] != 0;
 }
 

@@ -93,7 +93,7 @@ void save_npz(const std::string& path, const NamedTensors& tensors) {
     const uint64_t bytes = static_cast<uint64_t>(host.numel() * size_of(host.dtype()));
     detail::Crc32 crc;
     crc.add(header.data(), header.size());
-    crc.add(host.raw(), bytes);
+    crc.add(host.address(), bytes);
     Member m{name + ".npy", crc.value(), header.size() + bytes, file.position()};
     Bytes local;
     const bool wide = m.size >= kFull32;
@@ -103,7 +103,7 @@ void save_npz(const std::string& path, const NamedTensors& tensors) {
     if (wide) local.u16(1).u16(16).u64(m.size).u64(m.size);
     put(local);
     file.write(header.data(), header.size());
-    file.write(host.raw(), bytes);
+    file.write(host.address(), bytes);
     members.push_back(std::move(m));
   }
   const uint64_t directory = file.position();

@@ -189,10 +189,10 @@ SafetensorsFile load_safetensors(const std::string& path) {
     Tensor x = empty(sizes, {.dtype = static_cast<DType>(e.type->ours)});
     const auto fill = [&](void* to, uint64_t bytes) { file.read(to, bytes); };
     if (e.type->stored != FileInt::kNone) detail::read_widened(e.type->stored, x, fill);
-    else fill(x.raw(), e.end - e.begin);
+    else fill(x.address(), e.end - e.begin);
     if (x.dtype() == kBool)
       for (int64_t i = 0; i < x.numel(); ++i) {
-        auto& byte = static_cast<uint8_t*>(x.raw())[i];
+        auto& byte = static_cast<uint8_t*>(x.address())[i];
         byte = byte != 0;
       }
     out.tensors.emplace_back(e.name, std::move(x));
@@ -295,7 +295,7 @@ void save_safetensors(const std::string& path, const NamedTensors& tensors, cons
   file.write(header.data(), length);
   for (const Item& item : items) {
     const Tensor host = detail::host_copy(*item.x);
-    file.write(host.raw(), static_cast<uint64_t>(host.numel() * size_of(host.dtype())));
+    file.write(host.address(), static_cast<uint64_t>(host.numel() * size_of(host.dtype())));
   }
   file.commit();
 }

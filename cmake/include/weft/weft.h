@@ -15,6 +15,7 @@
 #include <weft/autograd/tape/saved_hooks.h>
 #include <weft/kernels/cpu_settings.h>
 #include <weft/kernels/cuda_settings.h>
+#include <weft/kernels/packs.h>
 #include <weft/nn/nn.h>
 #include <weft/optim/optim.h>
 #include <weft/tensor/factories.h>

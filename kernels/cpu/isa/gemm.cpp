@@ -1,9 +1,10 @@
 // Divides a product into tasks and calls an engine for each. Small products and those with few rows use the
 // operands in place. Larger ones pack b once: each task packs its columns, or all tasks together if several
-// rows of tasks share them.
+// rows of tasks share them. A weight may have a kept pack (packed_b.h).
 #include <weft/kernels/cpu/isa/gemm.h>
 
 #include <weft/kernels/cpu/gemm.h>
+#include <weft/kernels/cpu/isa/packed_b.h>
 #include <weft/kernels/cpu/isa/tasks.h>
 
 namespace weft::kernels::WEFT_ISA_NS {
@@ -114,21 +115,22 @@ template <class T>
 void packed_gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int64_t c_row,
                  Finish<T> finish) {
   const Partition partition(m, n, k, kPanel<T>);
-  const Scratch<T> packed(packed_columns<T>(n) * k);
-  const bool shared = partition.rows.count > 1;
+  PackedB<T> packed(b, k, n);
+  const bool shared = partition.rows.count > 1, own = !packed.is_filled();
   const auto pack_part = [&](int64_t part) {
     pack_b(packed.get(), b.data, b.row, b.col, k, n, partition.first(part), partition.last(part));
   };
-  if (shared) each_task(partition.panels.count, pack_part);
+  if (shared && own) each_task(partition.panels.count, pack_part);
   each_task(partition.rows.count * partition.panels.count, [&](int64_t task) {
     const int64_t i = partition.rows.begin(task / partition.panels.count),
                   rows = partition.rows.size(task / partition.panels.count);
     const int64_t part = task % partition.panels.count;
-    if (!shared) pack_part(part);
+    if (!shared && own) pack_part(part);
     const Scratch<T> strips(rows * (k < kBlockK ? k : kBlockK));
     multiply_packed(rows, n, k, a.data + i * a.row, a.row, a.col, packed.get(), partition.first(part),
                     partition.last(part), c + i * c_row, c_row, finish, strips.get());
   });
+  packed.keep();
 }
 
 }  // namespace

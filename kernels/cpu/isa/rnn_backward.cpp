@@ -7,6 +7,7 @@
 // A row of gate gradients: LSTM di df dg do; tanh and relu da; GRU dr dz dq dn. There dq is the gradient of q
 // = W_hn h + b_hn, and dn that of n before tanh. W_hh uses the first 3 H numbers, W_ih uses (dr dz) and dn.
 #include <weft/kernels/cpu/isa/backend.h>
+#include <weft/kernels/cpu/isa/packed_b.h>
 #include <weft/kernels/cpu/isa/rnn.h>
 
 namespace weft::kernels::WEFT_ISA_NS {
@@ -175,8 +176,11 @@ void run(const RnnLayer& layer, const RnnInputs& in, const RnnOutputs& out, V dy
   }
   if (steps > 0 && batch > 0 && hidden > 0) {
     const Dense<T> w_hh(in.w_hh, Flow::kIn);
-    const Scratch<T> packed(packed_columns<T>(hidden) * columns);
-    pack_b(packed.get(), w_hh.data(), w_hh.row, 1, columns, hidden, 0, hidden);
+    PackedB<T> packed(w_hh.matrix(), columns, hidden);
+    if (!packed.is_filled()) {
+      pack_b(packed.get(), w_hh.data(), w_hh.row, 1, columns, hidden, 0, hidden);
+      packed.keep();
+    }
     b.packed = packed.get();
     b.run(RnnPartition(batch, layer.gates(), hidden, kPanel<T>, sizeof(T)));
   }

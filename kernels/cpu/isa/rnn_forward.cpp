@@ -1,9 +1,11 @@
 // Forward of one direction of one recurrent layer over a whole sequence: x [T, N, I] -> y [T, N, H] (=), hn,
 // cn [N, H] (=). One product writes the input projections of all steps into the rows that become the reserve
-// (rnn.h). Then each step adds the recurrent product, with W_hh packed once per sequence, and a fused kernel
-// applies the gates in place. 2 T N G H (I + H) flops; W_hh is read T times, from cache. For a few rows in
-// all, as in one step of inference, W_hh is read in place: packing would cost more than the products.
+// (rnn.h). Then each step adds the recurrent product, with W_hh packed once per sequence or kept
+// (packed_b.h), and a fused kernel applies the gates in place. 2 T N G H (I + H) flops; W_hh is read T times,
+// from cache. For a few rows in all, as in one step of inference, W_hh is read in place: packing would cost
+// more than the products.
 #include <weft/kernels/cpu/isa/backend.h>
+#include <weft/kernels/cpu/isa/packed_b.h>
 #include <weft/kernels/cpu/isa/rnn.h>
 
 namespace weft::kernels::WEFT_ISA_NS {
@@ -187,12 +189,15 @@ template <class T> void run(const RnnLayer& layer, const RnnInputs& in, const Rn
     const Dense<T> w_hh(in.w_hh, Flow::kIn);
     f.weights = w_hh.matrix();
     const bool in_place = steps * ((batch + 1) / 2) <= kDirectPasses;
-    const Scratch<T> packed(in_place ? 0 : gate_count * f.packed_size);
-    if (!in_place)
+    PackedB<T> packed;
+    if (!in_place) packed.open(f.weights.transposed(), hidden, columns, gate_count);
+    if (!in_place && !packed.is_filled()) {
       each_task(gate_count, [&](int64_t g) {
         pack_b(packed.get() + g * f.packed_size, w_hh.data() + g * hidden * w_hh.row, 1, w_hh.row, hidden,
                hidden, 0, hidden);
       });
+      packed.keep();
+    }
     f.packed = packed.get();
     f.run(RnnPartition(batch, gate_count, hidden, kPanel<T>, sizeof(T)));
   }

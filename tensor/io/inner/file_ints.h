@@ -25,14 +25,14 @@ template <class From, class To> void widen_in_place(const char* from, To* to, in
 /// end of x's memory and widens them from the front, so no number is overwritten before it is used.
 template <class F> void read_widened(FileInt t, const Tensor& x, F&& fill) {
   const int64_t n = x.numel(), packed = n * width_of(t);
-  char* from = static_cast<char*>(x.raw()) + n * size_of(x.dtype()) - packed;
+  char* from = static_cast<char*>(x.address()) + n * size_of(x.dtype()) - packed;
   fill(from, static_cast<uint64_t>(packed));
   switch (t) {
     case FileInt::kNone: break;
-    case FileInt::kInt8: return widen_in_place<int8_t>(from, static_cast<int32_t*>(x.raw()), n);
-    case FileInt::kInt16: return widen_in_place<int16_t>(from, static_cast<int32_t*>(x.raw()), n);
-    case FileInt::kUInt16: return widen_in_place<uint16_t>(from, static_cast<int32_t*>(x.raw()), n);
-    case FileInt::kUInt32: return widen_in_place<uint32_t>(from, static_cast<int64_t*>(x.raw()), n);
+    case FileInt::kInt8: return widen_in_place<int8_t>(from, static_cast<int32_t*>(x.address()), n);
+    case FileInt::kInt16: return widen_in_place<int16_t>(from, static_cast<int32_t*>(x.address()), n);
+    case FileInt::kUInt16: return widen_in_place<uint16_t>(from, static_cast<int32_t*>(x.address()), n);
+    case FileInt::kUInt32: return widen_in_place<uint32_t>(from, static_cast<int64_t*>(x.address()), n);
   }
 }
 

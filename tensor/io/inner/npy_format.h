@@ -37,7 +37,7 @@ template <class F> Tensor read_npy_data(const NpyHeader& header, F&& fill) {
     for (int d = 0; d < sizes.size(); ++d) sizes[d] = header.sizes[sizes.size() - 1 - d];
   Tensor x = empty(sizes, {.dtype = header.dtype});
   if (header.stored != FileInt::kNone) read_widened(header.stored, x, fill);
-  else fill(x.raw(), bytes);
+  else fill(x.address(), bytes);
   npy_normalise_bools(x);
   return header.fortran_order ? npy_from_fortran(x, header.sizes) : x;
 }

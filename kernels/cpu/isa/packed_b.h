@@ -1,0 +1,35 @@
+// The right operand of a product as a pack: in memory of the product, or kept for later ones (cpu/packs.h).
+// The pack has the same numbers either way.
+#pragma once
+
+#include <weft/kernels/cpu/isa/gemm.h>
+#include <weft/kernels/cpu/isa/tasks.h>
+#include <weft/kernels/cpu/packs.h>
+
+namespace weft::kernels::WEFT_ISA_NS {
+
+/// Room for b [k, n], whose columns are `parts` equal parts, each packed by pack_b one after the other.
+template <class T> class PackedB {
+ public:
+  PackedB() = default;
+  PackedB(Operand<T> b, int64_t k, int64_t n) { open(b, k, n, 1); }
+  void open(Operand<T> b, int64_t k, int64_t n, int parts) {
+    const int64_t count = packed_columns<T>(n / parts) * parts * k, bytes = count * int64_t{sizeof(T)};
+    if (bytes >= packs::kLeastBytes && packs::may_be_watched(b.data))
+      lease_ = packs::Lease({b.data, k, n, b.row, b.col, parts, int{sizeof(T)}, kLanes<T>},
+                            static_cast<size_t>(bytes));
+    if (!lease_.data()) own_.resize(count);
+  }
+  /// Null before open().
+  T* get() const { return lease_.data() ? static_cast<T*>(lease_.data()) : own_.get(); }
+  /// Whether the pack is there already.
+  bool is_filled() const { return lease_.is_filled(); }
+  /// After it has been filled.
+  void keep() { lease_.keep(); }
+
+ private:
+  packs::Lease lease_;
+  Scratch<T> own_;
+};
+
+}  // namespace weft::kernels::WEFT_ISA_NS
