@@ -184,6 +184,55 @@ void PolicyStep(benchmark::State& state) {
 }
 BENCHMARK(PolicyStep)->Arg(0)->Arg(1);
 
+// The whole step of the language model by compile(). Arguments: vocabulary, size, threads.
+void LmStepReplayed(benchmark::State& state) {
+  set_num_threads(static_cast<int>(state.range(2)));
+  manual_seed(1);
+  LanguageModel model(state.range(0), state.range(1));
+  auto step = compile([&](const Tensor& ids, const Tensor& target) {
+    model.sgd.zero_grad();
+    const Tensor loss = model.loss(ids, target);
+    loss.backward();
+    model.sgd.step_clipped(0.25);
+    return loss.detach();
+  });
+  const Tensor ids = randint(0, state.range(0), {35, 20}), target = randint(0, state.range(0), {700});
+  for (int i = 0; i < 5; ++i) step(ids, target);
+  for (auto _ : state) step(ids, target);
+  if (!step.reason().empty()) state.SkipWithError(step.reason().c_str());
+}
+BENCHMARK(LmStepReplayed)
+    ->Args({10000, 200, 1})
+    ->Args({10000, 200, 2})
+    ->Unit(benchmark::kMillisecond)
+    ->UseRealTime();
+
+// Pointwise operations one after the other: six of which memory sets the time, and five with two functions.
+// Arguments: elements, 1 by compile() or 0 as they are, threads.
+template <class F> void pointwise_chain(benchmark::State& state, F&& f) {
+  set_num_threads(static_cast<int>(state.range(2)));
+  const NoGrad guard;
+  const Tensor x = randn({state.range(0)}), w = randn({state.range(0)});
+  auto replayed = compile(f);
+  for (int i = 0; i < 3; ++i) replayed(x, w);
+  for (auto _ : state) benchmark::DoNotOptimize((state.range(1) != 0 ? replayed(x, w) : f(x, w)).raw());
+  state.SetItemsProcessed(state.iterations() * state.range(0));
+}
+void CheapChain(benchmark::State& state) {
+  pointwise_chain(state, [](const Tensor& x, const Tensor& w) { return ((x * w + 1) * 0.5 - x).relu() + w; });
+}
+void DearChain(benchmark::State& state) {
+  pointwise_chain(state, [](const Tensor& x, const Tensor& w) { return (x * w).sigmoid() * x.tanh() + w; });
+}
+void chain_arguments(benchmark::internal::Benchmark* b) {
+  for (const int64_t elements : {1000, 10000, 100000, 1000000})
+    for (const int64_t compiled : {0, 1}) b->Args({elements, compiled, 1});
+  for (const int64_t compiled : {0, 1}) b->Args({1000000, compiled, 2});
+  b->Unit(benchmark::kMicrosecond)->UseRealTime();
+}
+BENCHMARK(CheapChain)->Apply(chain_arguments);
+BENCHMARK(DearChain)->Apply(chain_arguments);
+
 void CrossEntropy(benchmark::State& state) {
   set_num_threads(static_cast<int>(state.range(0)));
   Tensor x = randn({700, 10000}).requires_grad_();

@@ -204,10 +204,11 @@ struct detail::CompiledPrograms::Impl {
   std::string why = "it was not called yet";
   CompileStats counts;
 
-  void note(std::string reason, int64_t CompileStats::*count) {
+  void note(std::string reason, int64_t CompileStats::*count, int64_t fused = 0) {
     const std::lock_guard lock(said);
     why = std::move(reason);
     ++(counts.*count);
+    counts.fused += fused;
   }
   std::vector<Tensor> eager(std::string reason, const CompiledFunction& f) {
     note(std::move(reason), &CompileStats::eager);
@@ -374,7 +375,7 @@ struct detail::CompiledPrograms::Impl {
         return eager("a call of the replay has thrown", f);
       }
     }
-    note("", &CompileStats::replays);
+    note("", &CompileStats::replays, p.fused_calls());
     return out;
   }
 

@@ -1,6 +1,7 @@
 // compile: runs of a function of tensors are recorded, and later calls replay the kernels alone. A replay has
 // no dispatch, no bookkeeping of autograd and no allocation of temporaries. Its results have the bits of an
-// ordinary run. Tensors lie on the CPU.
+// ordinary run. Pointwise operations that follow each other run block by block, so that large temporaries do
+// not travel through memory. Tensors lie on the CPU.
 //   auto policy = weft::compile([&](const Tensor& x) { return softmax(net.forward(x), 1); });
 //   NoGrad guard;
 //   Tensor p = policy(x);  // recorded; so is the second call, the later ones are replays
@@ -45,6 +46,8 @@ struct CompileOptions {
 /// The calls so far, by the way they were run, without those inside the recording of another function.
 struct CompileStats {
   int64_t replays = 0, recordings = 0, eager = 0;
+  /// The pointwise operations of the replays that ran block by block together with others.
+  int64_t fused = 0;
 };
 
 namespace detail {

@@ -1,12 +1,14 @@
 // Laying out a recorded program, comparing two, and running one. A temporary lives from its first call to its
-// last. So the arena places it at the lowest address that no other of its time has. Constants that the host
-// wrote lie there too, for the whole run.
+// last. So the arena places it at the lowest address that no other of its time has. Calls of a chain are one
+// in this respect, and temporaries of a chain alone are left out. Constants that the host wrote lie in the
+// arena too, for the whole run.
 #include <weft/autograd/tape/inner/program.h>
 
 #include <algorithm>
 #include <cstring>
 #include <numeric>
 
+#include <weft/autograd/tape/inner/pointwise_chain.h>
 #include <weft/autograd/tape/inner/slot.h>
 #include <weft/autograd/tape/record.h>
 #include <weft/kernels/cpu/cpu_backend.h>
@@ -94,7 +96,25 @@ bool Program::hold(std::vector<Ref<Storage>>& held) const {
   return true;
 }
 
+int64_t Program::fused_calls() const {
+  size_t count = 0;
+  for (const PointwiseChain& chain : chains_) count += chain.end() - chain.begin();
+  return static_cast<int64_t>(count);
+}
+
 void Program::lay_out() {
+  chains_ = PointwiseChain::find(*this);
+  std::vector<bool> left_out(blocks.size());
+  std::vector<std::pair<size_t, size_t>> lives;
+  for (const Block& b : blocks) lives.emplace_back(b.first, b.last);
+  for (const PointwiseChain& chain : chains_) {
+    for (const uint32_t i : chain.temporaries()) left_out[i] = true;
+    const auto has = [&](size_t call) { return chain.begin() <= call && call < chain.end(); };
+    for (auto& [first, last] : lives) {
+      if (has(first)) first = chain.begin();
+      if (has(last)) last = chain.end() - 1;
+    }
+  }
   struct Piece {
     size_t block, begin, end, first, last;
   };
@@ -109,7 +129,8 @@ void Program::lay_out() {
       made_.push_back(i);
       continue;
     }
-    Piece piece{i, 0, aligned(b.bytes), b.first, b.last};
+    if (left_out[i]) continue;
+    Piece piece{i, 0, aligned(b.bytes), lives[i].first, lives[i].second};
     if (!b.constant.empty()) piece.first = 0, piece.last = calls.size();
     // `placed` is sorted by address; the first gap among those of its time takes it
     for (const Piece& other : placed)
@@ -141,7 +162,8 @@ void Program::lay_out() {
           break;
         case Place::Kind::kArgument: patches_.push_back({&v, place}); break;
         case Place::Kind::kBlock:
-          if (blocks[place.index].result) patches_.push_back({&v, place});
+          if (left_out[place.index]) v.data = nowhere();
+          else if (blocks[place.index].result) patches_.push_back({&v, place});
           else v.data = blocks[place.index].at + place.offset;
           break;
       }
@@ -285,14 +307,21 @@ std::vector<Tensor> Program::run(std::span<const Tensor* const> given, const Dra
   Backend& backend = kernels::cpu_backend();
   Context context;
   size_t at = 0;
+  auto chain = chains_.begin();
   try {
-    for (; at < calls.size(); ++at) {
+    while (at < calls.size()) {
+      if (chain != chains_.end() && chain->begin() == at) {
+        chain->run(backend);
+        at = (chain++)->end();
+        continue;
+      }
       Call& call = *calls[at];
       if (call.draw >= 0) {
         take(static_cast<size_t>(call.draw) + 1);
         *call.key() = taken[static_cast<size_t>(call.draw)];
       }
       call.run(backend, context);
+      ++at;
     }
   } catch (...) {
     count_writes();  // some of them have happened

@@ -12,10 +12,7 @@ namespace weft::trace {
 template <auto Method, class... A>
 void Recorder::add(const std::string& op, std::string_view roles, const A&... args) {
   if (!reason_.empty()) return;
-  using First = std::tuple_element_t<0, std::tuple<A...>>;
-  if constexpr (std::is_same_v<First, Unary> || std::is_same_v<First, Binary> ||
-                std::is_same_v<First, Ternary>)
-    note(std::make_unique<PointwiseCall<Method, A...>>(op, args...), roles);
+  if constexpr (kPointwise<Method>) note(std::make_unique<PointwiseCall<Method, A...>>(op, args...), roles);
   else note(std::make_unique<CallOf<Method, A...>>(op, args...), roles);
 }
 

@@ -46,7 +46,9 @@ Recorder::Recorder(std::span<const Tensor* const> arguments)
     const bool there = x->defined();
     const bool any = there && x->numel() != 0;
     const Reach r = any ? reach_of(x->view_of()) : Reach{0, 0};
-    ranges_.push_back({r.begin, r.end, any ? address(x->address()) : 0});
+    const void* const first = any ? x->address() : nullptr;
+    program_->arguments[ranges_.size()].first = first;
+    ranges_.push_back({r.begin, r.end, address(first)});
     versions_.push_back(there ? x->version() : 0);
     require_grad_.push_back(there && x->requires_grad());
   }

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 namespace cartpole {
 namespace {
@@ -39,18 +40,38 @@ Tensor Policy::forward(const Tensor& x, Generator& draws) const {
   return weft::softmax(affine2_.forward(hidden), 1);
 }
 
-Tensor Policy::forward(const Tensor& x, std::vector<Generator>& draws) const {
-  std::vector<Tensor> masks;
-  for (Generator& own : draws) masks.push_back(weft::dropout(weft::ones({1, 128}), 0.6, is_training(), &own));
-  const Tensor hidden = weft::relu(affine1_.forward(x) * weft::cat(masks, 0));
-  return weft::softmax(affine2_.forward(hidden), 1);
+Tensor Policy::forward(const Tensor& x, const Tensor& masks) const {
+  return weft::softmax(affine2_.forward(weft::relu(affine1_.forward(x) * masks)), 1);
+}
+
+Tensor Policy::mask(Generator& draws) const {
+  return weft::dropout(weft::ones({1, 128}), 0.6, is_training(), &draws);
 }
 
 Learner::Learner(const AgentOptions& options)
     : options_(options),
       policy_(options.seed),
       optimizer_(policy_.parameters(), {.lr = options.lr}),
-      records_(static_cast<size_t>(options.observers)) {}
+      replayed_policy_([this](const auto&... in) { return probabilities(in...); }, {}),
+      replayed_gradients_([this](const auto&... in) { return gradients(in...); }, {}),
+      records_(static_cast<size_t>(options.observers)) {
+  if (options.joined && options.compiled)
+    throw weft::ValueError("agent: joined runs need the graphs that a compiled policy does not hold");
+}
+
+// The numbers of Categorical, whose check of the weights reads values on the host.
+Tensor Learner::probabilities(const Tensor& state, const Tensor& mask) const {
+  const Tensor weights = policy_.forward(state, mask);
+  return weights / weights.sum({-1}, true);
+}
+
+std::vector<Tensor> Learner::gradients(const Tensor& state, const Tensor& mask, const Tensor& action,
+                                       const Tensor& factor) const {
+  const double eps = std::numeric_limits<float>::epsilon();
+  const Tensor logits = probabilities(state, mask).clamp(eps, 1 - eps).log();
+  const Tensor log_prob = logits.gather(-1, action).squeeze(-1);
+  return weft::grad({(log_prob * factor).sum().neg()}, policy_.parameters());
+}
 
 void Learner::check(int64_t observer) const {
   if (observer < 0 || observer >= options_.observers)
@@ -62,12 +83,21 @@ void Learner::check(int64_t observer) const {
 Generator Learner::draws_of(int64_t observer) {
   check(observer);
   std::lock_guard<std::mutex> lock(mutex_);
-  const size_t step = records_[static_cast<size_t>(observer)].log_probs.size();
+  const size_t step = records_[static_cast<size_t>(observer)].actions();
   return stream(options_.seed, "policy", observer, episode_).fork(step);
 }
 
 int64_t Learner::select_action(int64_t observer, const Tensor& state) {
   Generator draws = draws_of(observer);
+  if (options_.compiled) {
+    const weft::NoGrad guard;
+    Step step{state.reshape({1, 4}), policy_.mask(draws), {}};
+    step.action = weft::multinomial(replayed_policy_(step.state, step.mask), 1, true, &draws);
+    const auto action = step.action.item<int64_t>();
+    std::lock_guard<std::mutex> lock(mutex_);
+    records_[static_cast<size_t>(observer)].steps.push_back(std::move(step));
+    return action;
+  }
   const auto choice = weft::nn::Categorical::from_probs(policy_.forward(state.reshape({1, 4}), draws));
   const Tensor action = choice.sample(&draws);
   Tensor log_prob = choice.log_prob(action);
@@ -78,8 +108,12 @@ int64_t Learner::select_action(int64_t observer, const Tensor& state) {
 
 Tensor Learner::select_actions(const std::vector<int64_t>& observers, const Tensor& states) {
   std::vector<Generator> draws;
-  for (const int64_t observer : observers) draws.push_back(draws_of(observer));
-  const Tensor probs = policy_.forward(states, draws);
+  std::vector<Tensor> masks;
+  for (const int64_t observer : observers) {
+    draws.push_back(draws_of(observer));
+    masks.push_back(policy_.mask(draws.back()));
+  }
+  const Tensor probs = policy_.forward(states, weft::cat(masks, 0));
   std::vector<Tensor> chosen;
   for (size_t i = 0; i < observers.size(); ++i) {
     const Tensor own = probs.detach().narrow(0, static_cast<int64_t>(i), 1);
@@ -106,13 +140,32 @@ void Learner::forget(int64_t observer) {
   records_[static_cast<size_t>(observer)] = {};
 }
 
+/// Adds the gradients of an observer's steps to those of the parameters, as one backward would: the last step
+/// comes first.
+void Learner::add_gradients(const std::vector<Step>& steps, const Tensor& returns) {
+  std::vector<Tensor> sums;
+  for (auto t = static_cast<int64_t>(steps.size()); t-- > 0;) {
+    const Step& step = steps[static_cast<size_t>(t)];
+    std::vector<Tensor> own =
+        replayed_gradients_(step.state, step.mask, step.action, returns.narrow(0, t, 1));
+    if (sums.empty()) sums = std::move(own);
+    else
+      for (size_t i = 0; i < sums.size(); ++i) sums[i].add_(own[i]);
+  }
+  const std::vector<Tensor> parameters = policy_.parameters();
+  for (size_t i = 0; i < sums.size(); ++i) {
+    const Tensor before = parameters[i].grad();
+    parameters[i].set_grad(before.defined() ? before + sums[i] : sums[i]);
+  }
+}
+
 double Learner::finish_episode() {
   std::lock_guard<std::mutex> lock(mutex_);
-  std::vector<std::vector<Tensor>> log_probs;  // by observer
+  std::vector<Record> played;  // by observer
   std::vector<float> returns;
   double smallest = std::numeric_limits<double>::infinity();
   for (Record& record : records_) {
-    const size_t steps = std::min(record.rewards.size(), record.log_probs.size());
+    const size_t steps = std::min(record.rewards.size(), record.actions());
     std::vector<double> backwards(steps);
     double sum = 0, total = 0;
     for (size_t t = steps; t-- > 0;) {
@@ -120,10 +173,10 @@ double Learner::finish_episode() {
       total += record.rewards[t];
     }
     for (const double value : backwards) returns.push_back(static_cast<float>(value));
-    record.log_probs.resize(steps);
-    log_probs.push_back(std::move(record.log_probs));
+    if (options_.compiled) record.steps.resize(steps);
+    else record.log_probs.resize(steps);
     smallest = std::min(smallest, total);
-    record = {};
+    played.push_back(std::exchange(record, {}));
   }
   if (returns.empty()) throw weft::ValueError("agent: the episode has no steps");
   ++episode_;
@@ -139,10 +192,12 @@ double Learner::finish_episode() {
   // choice: their graphs belong to several observers.
   int64_t first = 0;
   Tensor joint;
-  for (const std::vector<Tensor>& own : log_probs) {
-    const auto steps = static_cast<int64_t>(own.size());
-    if (steps > 0) {
-      const Tensor loss = (weft::cat(own, 0) * r.narrow(0, first, steps)).sum().neg();
+  for (const Record& own : played) {
+    const auto steps = static_cast<int64_t>(own.actions());
+    if (steps > 0 && options_.compiled) {
+      add_gradients(own.steps, r.narrow(0, first, steps));
+    } else if (steps > 0) {
+      const Tensor loss = (weft::cat(own.log_probs, 0) * r.narrow(0, first, steps)).sum().neg();
       if (!options_.joined) loss.backward();
       else joint = joint.defined() ? joint + loss : loss;
     }

@@ -3,8 +3,13 @@
 // guards the record of the episode. Each random draw (dropout, action) is keyed by seed, observer, episode
 // and step, and gradients are summed observer by observer. So the order of calls of different observers
 // changes no number. With joined runs it changes the rounding.
+//
+// With compile() the policy runs as a replay, which holds no graph. So the end of an episode runs each step
+// once more, as a replay that gives its gradients. They are summed in the order of a backward pass. So the
+// rounding is the same.
 #pragma once
 
+#include <functional>
 #include <mutex>
 #include <vector>
 
@@ -18,8 +23,10 @@ class Policy : public weft::nn::Module {
   explicit Policy(uint64_t seed);
   /// x [1, 4] -> probabilities [1, 2].
   weft::Tensor forward(const weft::Tensor& x, weft::Generator& draws) const;
-  /// x [n, 4] -> [n, 2], with draws of each row's own.
-  weft::Tensor forward(const weft::Tensor& x, std::vector<weft::Generator>& draws) const;
+  /// x [n, 4] -> [n, 2], with masks [n, 128] of mask().
+  weft::Tensor forward(const weft::Tensor& x, const weft::Tensor& masks) const;
+  /// The factors [1, 128] of dropout for one row, by the draws that forward makes.
+  weft::Tensor mask(weft::Generator& draws) const;
 
  private:
   weft::nn::Linear affine1_, affine2_;
@@ -32,6 +39,8 @@ struct AgentOptions {
   double lr = 1e-2;
   /// actions come from select_actions, whose joined runs share their graphs among observers
   bool joined = false;
+  /// the policy runs by compile(); not with joined runs
+  bool compiled = false;
 };
 
 class Learner {
@@ -55,17 +64,37 @@ class Learner {
   double running_reward() const { return running_; }
   int64_t episode() const { return episode_; }
   const Policy& policy() const { return policy_; }
+  /// Of the compiled policy, and of the compiled gradients of a step.
+  weft::CompileStats policy_runs() const { return replayed_policy_.stats(); }
+  weft::CompileStats gradient_runs() const { return replayed_gradients_.stats(); }
 
  private:
-  struct Record {
-    std::vector<weft::Tensor> log_probs;
-    std::vector<double> rewards;
+  /// A step of the compiled policy.
+  struct Step {
+    weft::Tensor state, mask, action;  // [1, 4], [1, 128], int64 [1, 1]
   };
+  struct Record {
+    std::vector<weft::Tensor> log_probs;  // empty with compile()
+    std::vector<Step> steps;              // with compile() alone
+    std::vector<double> rewards;
+    size_t actions() const { return log_probs.size() + steps.size(); }
+  };
+  using Replayed = weft::Compiled<std::function<weft::Tensor(const weft::Tensor&, const weft::Tensor&)>>;
+  using ReplayedGradients = weft::Compiled<std::function<std::vector<weft::Tensor>(
+      const weft::Tensor&, const weft::Tensor&, const weft::Tensor&, const weft::Tensor&)>>;
   void check(int64_t observer) const;
   weft::Generator draws_of(int64_t observer);
+  /// Normalised, [1, 2].
+  weft::Tensor probabilities(const weft::Tensor& state, const weft::Tensor& mask) const;
+  /// Of minus the log-probability of the action times the factor [1], by parameter.
+  std::vector<weft::Tensor> gradients(const weft::Tensor& state, const weft::Tensor& mask,
+                                      const weft::Tensor& action, const weft::Tensor& factor) const;
+  void add_gradients(const std::vector<Step>& steps, const weft::Tensor& returns);
   AgentOptions options_;
   Policy policy_;
   weft::optim::Adam optimizer_;
+  Replayed replayed_policy_;              // probabilities()
+  ReplayedGradients replayed_gradients_;  // gradients()
   std::mutex mutex_;
   std::vector<Record> records_;
   double running_ = 0;

@@ -90,7 +90,7 @@ struct Options {
   int64_t world_size = 2, seed = 543, log_interval = 10, max_episodes = 0;
   double gamma = 0.99, lr = 0.01;
   std::string calls = "two", plot, json;
-  bool elastic = false;
+  bool elastic = false, compile = false;
 };
 
 /// Writes the learning curve as SVG: the reward of each episode and its running mean.
@@ -131,7 +131,8 @@ int run_agent(const Options& o) {
                                                       .seed = static_cast<uint64_t>(o.seed),
                                                       .gamma = o.gamma,
                                                       .lr = o.lr,
-                                                      .joined = o.calls == "batched"});
+                                                      .joined = o.calls == "batched",
+                                                      .compiled = o.compile});
   // A run begins when all observers have asked; late in an episode some have ended, and it waits 200 us.
   weft::rpc::set_batch_options<Agent, &Agent::report_and_select_joined>(
       {.max_batch = observers, .max_wait = std::chrono::microseconds(200)});
@@ -242,6 +243,9 @@ int main(int argc, char** argv) {
   args.add("calls", o.calls, {"two", "fused", "batched"},
            "calls per step: select_action and report_reward apart, in one, or in one with those of other "
            "observers joined");
+  args.add("compile", o.compile, "the agent runs its policy by compile() (not with batched calls)");
+  args.require(
+      [&o] { return o.compile && o.calls == "batched" ? "--compile needs --calls two or fused" : ""; });
   args.add("plot", o.plot, "write the learning curve here (SVG)");
   args.add("json", o.json, "write the figures here");
   examples::NetworkFlags network;

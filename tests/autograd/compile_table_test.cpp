@@ -2,18 +2,21 @@
 // gradients, for the values of the recording and for others.
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <map>
 #include <string>
 
 #include <weft/autograd/tape/compile.h>
 #include <weft/autograd/tape/engine.h>
 #include <weft/autograd/tape/grad_mode.h>
+#include <weft/kernels/cpu_settings.h>
 
 #include "../support/op_table.h"
+#include "../support/same_bits.h"
 
 namespace weft::op_table {
 namespace {
+
+using test::same_bits;
 
 /// Rows that run the function at each call, since it reads values on the host or makes a generator. A row
 /// that replays leaves its list.
@@ -37,13 +40,6 @@ const std::map<std::string, std::string> kOrdinary = {
     {"repeat_interleave", "reads values on the host"},
     {"unique", "reads values on the host"},
 };
-
-bool same_bits(const Tensor& a, const Tensor& b) {
-  if (!a.defined() || !b.defined()) return a.defined() == b.defined();
-  const Tensor x = a.contiguous(), y = b.contiguous();
-  return x.dtype() == y.dtype() && x.sizes() == y.sizes() &&
-         std::memcmp(x.raw(), y.raw(), static_cast<size_t>(x.numel() * size_of(x.dtype()))) == 0;
-}
 
 /// Other values of the same kind: the order of each dim turned round.
 Tensors turned(const Tensors& inputs) {
@@ -78,6 +74,15 @@ Tensors with_gradients(const Row& row, const Tensors& inputs) {
   if (roots.empty()) return out;
   for (const Tensor& g : grad(roots, leaves, seeds, {.allow_unused = true}))
     out.push_back(g.defined() ? g.detach() : g);
+  return out;
+}
+
+/// The row between other pointwise operations.
+Tensors chained(const Row& row, const Tensors& inputs) {
+  const NoGrad quiet;
+  Tensors given, out;
+  for (const Tensor& x : inputs) given.push_back(x.is_floating_point() ? x * 1 : x.clone());
+  for (const Tensor& y : row.call(given)) out.push_back(y.dtype() == kBool ? y.logical_not() : y * 2 + y);
   return out;
 }
 
@@ -129,6 +134,48 @@ TEST(CompileTable, replays_of_other_layouts_have_the_bits_of_ordinary_runs) {
   for (const Row& row : all_rows())
     for (const Layout layout : {Layout::kTransposed, Layout::kStrided, Layout::kExpanded})
       replayed(row, forward_of, layout, row.name + " " + to_string(layout));
+}
+
+/// Calls a compiled row on its large sizes, with one thread and with several. Returns the reason if the last
+/// call was no replay.
+std::string replayed_large(const Row& row, Run run, DType dtype, CompileStats* stats = nullptr) {
+  const Tensors inputs = make_inputs(row, dtype, Layout::kContiguous, kCpu, &row.large);
+  auto compiled = compile([&](const Tensors& xs) { return run(row, xs); });
+  const Tensors expected = run(row, inputs);
+  for (const int threads : {1, 1, 1, 3}) {
+    const ThreadScope scope(threads);
+    const Tensors got = compiled(inputs);
+    EXPECT_EQ(got.size(), expected.size()) << row.name;
+    for (size_t i = 0; i < got.size() && i < expected.size(); ++i)
+      EXPECT_TRUE(same_bits(got[i], expected[i]))
+          << row.name << " of " << dtype << ", threads " << threads << ", result " << i;
+  }
+  if (stats) *stats = compiled.stats();
+  return compiled.reason();
+}
+
+TEST(CompileTable, chains_over_large_tensors_have_the_bits_of_ordinary_runs) {
+  int rows = 0, ordinary = 0;
+  for (const auto& group : {pointwise_rows(), binary_rows(), scalar_rows(), test_rows(), bit_rows()})
+    for (const Row& row : group) {
+      if (row.large.empty()) continue;
+      ++rows;
+      for (const DType dtype : {row.dtypes.front(), row.dtypes.back()}) {
+        CompileStats stats;
+        const std::string reason = replayed_large(row, chained, dtype, &stats);
+        if (reason.empty()) {
+          EXPECT_GT(stats.fused, 0) << row.name << " of " << dtype;
+          continue;
+        }
+        ++ordinary;  // a division of integers looks for zeros
+        EXPECT_NE(reason.find("reads values on the host"), std::string::npos) << row.name << ": " << reason;
+      }
+      if (row.differentiable) replayed_large(row, with_gradients, row.dtypes.front());
+    }
+  EXPECT_GT(rows, 40);
+  EXPECT_LE(ordinary, 5);
+  for (const Row& row : inplace_rows())
+    if (!row.large.empty()) replayed_large(row, chained, row.dtypes.front());
 }
 
 }  // namespace

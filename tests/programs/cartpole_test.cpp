@@ -12,11 +12,12 @@ constexpr int64_t kObservers = 3, kSteps = 20;
 struct Course {
   std::vector<std::vector<int64_t>> actions = std::vector<std::vector<int64_t>>(kObservers);
   std::vector<Tensor> parameters;
+  weft::CompileStats policy_runs, gradient_runs;
 };
 
 /// Some episodes of kSteps each, in which the observers call in the order of `turns`.
-Course train(const std::vector<int64_t>& turns) {
-  cartpole::Learner learner({.observers = kObservers, .seed = 3});
+Course train(const std::vector<int64_t>& turns, bool compiled = false) {
+  cartpole::Learner learner({.observers = kObservers, .seed = 3, .compiled = compiled});
   Course course;
   for (int64_t episode = 1; episode <= 3; ++episode) {
     std::vector<weft::Generator> draws;
@@ -29,6 +30,8 @@ Course train(const std::vector<int64_t>& turns) {
     EXPECT_EQ(learner.finish_episode(), kSteps);
   }
   for (const Tensor& p : learner.policy().parameters()) course.parameters.push_back(p.detach());
+  course.policy_runs = learner.policy_runs();
+  course.gradient_runs = learner.gradient_runs();
   return course;
 }
 
@@ -46,6 +49,23 @@ TEST(CartpoleLearner, the_order_in_which_observers_call_changes_no_bit) {
     for (size_t i = 0; i < first.parameters.size(); ++i)
       EXPECT_TRUE(weft::equal(other.parameters[i], first.parameters[i])) << "parameter " << i;
   }
+}
+
+TEST(CartpoleLearner, a_compiled_policy_chooses_the_same_actions_and_learns_the_same_bits) {
+  std::vector<int64_t> turns;
+  for (int64_t step = 0; step < kSteps; ++step)
+    for (int64_t k = 0; k < kObservers; ++k) turns.push_back((k + step) % kObservers);
+  const Course plain = train(turns), compiled = train(turns, true);
+  EXPECT_EQ(compiled.actions, plain.actions);
+  for (size_t i = 0; i < plain.parameters.size(); ++i)
+    EXPECT_TRUE(weft::equal(compiled.parameters[i], plain.parameters[i])) << "parameter " << i;
+  constexpr int64_t kCalls = 3 * kObservers * kSteps;
+  for (const weft::CompileStats& runs : {compiled.policy_runs, compiled.gradient_runs}) {
+    EXPECT_EQ(runs.replays + runs.recordings, kCalls);
+    EXPECT_LE(runs.recordings, 3);
+  }
+  EXPECT_EQ(plain.policy_runs.replays, 0);
+  EXPECT_THROW(cartpole::Learner({.joined = true, .compiled = true}), weft::ValueError);
 }
 
 TEST(CartpoleLearner, joined_runs_choose_the_actions_of_separate_ones_and_learn_the_same) {

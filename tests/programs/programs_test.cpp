@@ -116,11 +116,13 @@ TEST(Programs, cartpole_repeats_its_figures_and_fused_calls_change_none) {
   };
   const Output two = run("cartpole --max-episodes 12 --seed 3"),
                again = run("cartpole --max-episodes 12 --seed 3"),
-               fused = run("cartpole --max-episodes 12 --seed 3 --calls fused");
+               fused = run("cartpole --max-episodes 12 --seed 3 --calls fused"),
+               compiled = run("cartpole --max-episodes 12 --seed 3 --calls fused --compile");
   EXPECT_EQ(two.code, 0) << two.text;
   EXPECT_NE(two.last().find("cartpole: solved="), std::string::npos) << two.text;
   EXPECT_EQ(figures(two), figures(again));
   EXPECT_EQ(figures(two), figures(fused));
+  EXPECT_EQ(figures(two), figures(compiled)) << compiled.text;
 }
 
 TEST(Programs, cartpole_joins_the_calls_of_several_observers) {
@@ -130,6 +132,7 @@ TEST(Programs, cartpole_joins_the_calls_of_several_observers) {
   EXPECT_NE(out.text.find("Episode 5\tLast reward: "), std::string::npos) << out.text;
   EXPECT_EQ(out.last().find("cartpole: solved=no episodes=5 "), 0u) << out.last();
   EXPECT_EQ(run("cartpole --calls many").code, 2);
+  EXPECT_EQ(run("cartpole --calls batched --compile").code, 2);
 }
 
 TEST(Programs, pipeline_matches_whole_batches_with_any_number_of_stages_and_micro_batches) {

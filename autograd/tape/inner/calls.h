@@ -85,35 +85,65 @@ template <auto Method, class... A> class CallOf : public Call {
   }
 };
 
+/// Whether a method of Backend is pointwise.
+template <auto Method> inline constexpr bool kPointwise = false;
+template <> inline constexpr bool kPointwise<&Backend::unary> = true;
+template <> inline constexpr bool kPointwise<&Backend::binary> = true;
+template <> inline constexpr bool kPointwise<&Backend::ternary> = true;
+template <> inline constexpr bool kPointwise<&Backend::where> = true;
+template <> inline constexpr bool kPointwise<&Backend::copy> = true;
+template <> inline constexpr bool kPointwise<&Backend::fill> = true;
+
 /// A pointwise call. Where launch::run would call the row of a small row-major operation, so does a replay.
 template <auto Method, class... A> class PointwiseCall final : public CallOf<Method, A...> {
   using Base = CallOf<Method, A...>;
   using Op = std::tuple_element_t<0, std::tuple<A...>>;
-  static constexpr size_t kCount = sizeof...(A), kViews = std::is_same_v<Op, Unary>    ? 2
-                                                          : std::is_same_v<Op, Binary> ? 3
-                                                                                       : 4;
+  static constexpr size_t kCount = sizeof...(A), kViews = (size_t{std::is_same_v<A, View>} + ...);
+  static constexpr bool kHasRow =
+      std::is_same_v<Op, Unary> || std::is_same_v<Op, Binary> || std::is_same_v<Op, Ternary>;
 
  public:
   PointwiseCall(std::string op, const A&... args) : Base(std::move(op), args...) {
-    const View& y = view<kViews - 1>();
-    dtype_ = view<0>().dtype;
-    fits_ = y.numel() <= kRowElements && y.is_contiguous() &&
-            y.dtype == (op_class(code()) == OpClass::kTest ? kBool : dtype_);
-    inputs([&](const View& x) {
-      fits_ = fits_ && x.is_contiguous() && x.dtype == dtype_ && x.sizes == y.sizes;
-    });
-    params_.s = std::get<1>(this->args_);
-    if constexpr (!std::is_same_v<Op, Ternary>) params_.t = std::get<2>(this->args_);
-    count_ = y.numel();
+    if constexpr (kHasRow) {
+      const View& y = view<kViews - 1>();
+      dtype_ = view<0>().dtype;
+      one_type_ = y.dtype == (op_class(code()) == OpClass::kTest ? kBool : dtype_);
+      fits_ = y.numel() <= kRowElements && y.is_contiguous();
+      inputs([&](const View& x) {
+        one_type_ = one_type_ && x.dtype == dtype_;
+        fits_ = fits_ && x.is_contiguous() && x.sizes == y.sizes;
+      });
+      fits_ = fits_ && one_type_;
+      params_.s = std::get<1>(this->args_);
+      if constexpr (!std::is_same_v<Op, Ternary>) params_.t = std::get<2>(this->args_);
+      count_ = y.numel();
+    }
   }
   void run(Backend& backend, Context& context) override {
-    if (const PointwiseRow row = fits_ ? backend.row(code(), dtype_) : nullptr) {
-      void* p[kViews] = {view<kViews - 1>().data};
-      int next = 1;
-      inputs([&](const View& x) { p[next++] = x.data; });
-      return row(params_, p, count_);
-    }
+    if constexpr (kHasRow)
+      if (const PointwiseRow row = fits_ ? backend.row(code(), dtype_) : nullptr) {
+        void* p[kViews] = {view<kViews - 1>().data};
+        int next = 1;
+        inputs([&](const View& x) { p[next++] = x.data; });
+        return row(params_, p, count_);
+      }
     Base::run(backend, context);
+  }
+  bool is_pointwise() const override { return true; }
+  void run_part(Backend& backend, Context& context, void* const* operands, int64_t count) const override {
+    if constexpr (kHasRow)
+      if (const PointwiseRow row = one_type_ ? backend.row(code(), dtype_) : nullptr) {
+        void* p[kViews] = {operands[kViews - 1]};
+        for (size_t i = 1; i < kViews; ++i) p[i] = operands[i - 1];
+        return row(params_, p, count);
+      }
+    std::tuple<A...> part = this->args_;
+    size_t next = 0;
+    const auto cut = [&]<class T>(T& arg) {
+      if constexpr (std::is_same_v<T, View>) arg = View{operands[next++], arg.dtype, {count}, {1}};
+    };
+    std::apply([&](auto&... args) { (cut(args), ...); }, part);
+    std::apply([&](const auto&... args) { (backend.*Method)(context, args...); }, part);
   }
 
  private:
@@ -124,7 +154,8 @@ template <auto Method, class... A> class PointwiseCall final : public CallOf<Met
     if constexpr (kViews > 2) f(view<1>());
     if constexpr (kViews > 3) f(view<2>());
   }
-  bool fits_ = false;
+  bool one_type_ = false;  // all operands have the dtype of the row
+  bool fits_ = false;      // and the whole call may run it at once
   DType dtype_ = kFloat32;
   PointwiseParams params_;
   int64_t count_ = 0;

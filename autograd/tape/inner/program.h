@@ -37,6 +37,13 @@ class Call {
   /// Of an optimizer's step: throws unless a replay can take it; and sets the number for StepReplay.
   virtual void check_step() {}
   virtual void begin(uint64_t /*replay*/) {}
+  /// Whether it has a view that is written, the last one, whose elements depend on those of the others at the
+  /// same place alone.
+  virtual bool is_pointwise() const { return false; }
+  /// Of a pointwise call: runs `count` elements. The operands, in the order of each_view, are contiguous at
+  /// these addresses. Several threads may do so at once.
+  virtual void run_part(Backend& /*backend*/, Context& /*context*/, void* const* /*operands*/,
+                        int64_t /*count*/) const {}
   virtual bool same_method(const Call& other) const = 0;
   /// Of two calls of one method: whether all numbers have the same bits. Views and keys do not count.
   virtual bool same_numbers(const Call& other) const = 0;
@@ -92,6 +99,7 @@ struct LeafGrad {
 struct ArgumentUse {
   bool written = false;
   uint32_t bumps = 0;
+  const void* first = nullptr;  ///< its first element in the recording
 };
 
 /// Copies of storages, on which a replay may work in their place.
@@ -112,6 +120,8 @@ class Copies {
   std::vector<Part> parts_;
 };
 
+class PointwiseChain;
+
 class Program {
  public:
   Program();
@@ -130,9 +140,12 @@ class Program {
 
   /// Watches the captured storages, which the caller keeps until then.
   void watch();
-  /// Places the temporaries in the arena. No call is added afterwards.
+  /// Finds the chains of pointwise calls, and places the other temporaries in the arena. No call is added
+  /// afterwards.
   void lay_out();
   size_t arena_bytes() const { return arena_bytes_; }
+  /// Pointwise calls that run in chains.
+  int64_t fused_calls() const;
 
   /// Adds a reference to each captured storage. False if one is destroyed.
   bool hold(std::vector<Ref<Storage>>& held) const;
@@ -179,6 +192,7 @@ class Program {
   const std::shared_ptr<detail::StorageWatch> watch_ = std::make_shared<detail::StorageWatch>();
   std::byte* arena_ = nullptr;
   size_t arena_bytes_ = 0;
+  std::vector<PointwiseChain> chains_;
   std::vector<Patch> patches_;    ///< views of arguments and results
   std::vector<size_t> made_;      ///< the blocks of results
   std::vector<size_t> restored_;  ///< constants in the arena that calls write to
