@@ -60,6 +60,7 @@ class Supervisor {
     int64_t step;
     double leases;  // SIGSTOP for that long; 0: SIGKILL
   };
+  static constexpr int kStepsSince = 2;                         // of the training, until it has gone on
   using Losses = std::vector<std::pair<std::string, int64_t>>;  // roles and times
 
   std::vector<double> times_of_reports(const Losses& losses) const {
@@ -89,12 +90,11 @@ class Supervisor {
         throw weft::RpcError("the processes end too often: " + weft::rpc::to_string(child));
       if (roles_[static_cast<size_t>(child.rank)] == "trainer") finished_ = true;
     }
-    if (struck_ns_ != 0 && over_ns_ == 0 && state(struck_role_).restarts > struck_restarts_)
-      over_ns_ = now_ns();
+    if (struck_ns_ != 0 && over_ns_ == 0 && state(struck_role_).restarts > struck_restarts_) recover();
     const int64_t step = read_step(options_.dir);
     if (step != step_) {
       step_ = step, moved_ = now_ns();
-      if (struck_ns_ != 0 && over_ns_ != 0) {
+      if (struck_ns_ != 0 && over_ns_ != 0 && ++steps_since_ == kStepsSince) {
         outcome_.pause_s.push_back(static_cast<double>(moved_ - struck_ns_) / 1e9);
         struck_ns_ = 0;
       }
@@ -102,6 +102,10 @@ class Supervisor {
     if (now_ns() - moved_ > 180'000'000'000)
       throw weft::RpcError(weft::str("the training has stood at step ", step_, " for three minutes"));
   }
+
+  /// The strike is over. Steps of before it do not count, nor does one that had its replies by then. The next
+  /// strike would meet a group that is not whole again: it has no worker yet that could report a loss.
+  void recover() { over_ns_ = now_ns(), step_ = read_step(options_.dir), steps_since_ = 0; }
 
   /// Kills or stops a process when its moment has come and the training has gone on since the last one.
   void strike() {
@@ -133,7 +137,7 @@ class Supervisor {
       kill(pid, SIGSTOP);
       std::this_thread::sleep_for(std::chrono::duration<double>(s.leases * options_.lease));
       kill(pid, SIGCONT);
-      over_ns_ = now_ns();
+      recover();
     }
     std::fflush(stdout);
   }
@@ -149,7 +153,7 @@ class Supervisor {
   int64_t step_ = 0, moved_ = now_ns(), struck_ns_ = 0;
   int64_t over_ns_ = 0;  // when the last strike was over, by a new process or its end; 0: not yet
   int64_t calm_until_ns_ = 0;
-  int struck_restarts_ = 0;
+  int struck_restarts_ = 0, steps_since_ = 0;
   std::string struck_role_;
   bool finished_ = false;
   Outcome outcome_;
