@@ -11,9 +11,7 @@
 #include <array>
 #include <atomic>
 #include <bit>
-#include <charconv>
 #include <cstdlib>
-#include <cstring>
 #include <mutex>
 #include <vector>
 
@@ -89,17 +87,7 @@ bool caching_disabled() {
   return text && *text && *text != '0';
 }
 
-int64_t cache_limit() {
-  if (const char* text = std::getenv("WEFT_CACHE_BYTES"); text && *text) {
-    int64_t bytes = -1;
-    const char* const end = text + std::strlen(text);
-    if (const auto [stop, error] = std::from_chars(text, end, bytes);
-        error != std::errc() || stop != end || bytes < 0)
-      throw ValueError(str("WEFT_CACHE_BYTES: takes a number of bytes, got \"", text, "\""));
-    return bytes;
-  }
-  return usable_memory() / 4;
-}
+int64_t cache_limit() { return bytes_of_environment("WEFT_CACHE_BYTES", usable_memory() / 4); }
 
 void* map_block(size_t bytes) {
   // Reserve one huge page more than needed and cut the ends off, so that the block begins on a huge page.

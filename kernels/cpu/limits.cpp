@@ -7,7 +7,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
+#include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <sstream>
 #include <vector>
@@ -94,6 +97,17 @@ int64_t cache_bytes(const std::string& root) {
     if (in >> size >> unit) largest = std::max(largest, size << (unit == 'K' ? 10 : unit == 'M' ? 20 : 0));
   }
   return largest > 0 ? std::clamp<int64_t>(largest, 8 << 20, 64 << 20) : int64_t{32} << 20;
+}
+
+int64_t bytes_of_environment(const char* name, int64_t otherwise) {
+  const char* const text = std::getenv(name);
+  if (!text || !*text) return otherwise;
+  int64_t bytes = -1;
+  const char* const end = text + std::strlen(text);
+  if (const auto [stop, error] = std::from_chars(text, end, bytes);
+      error != std::errc() || stop != end || bytes < 0)
+    throw ValueError(str(name, ": takes a number of bytes, got \"", text, "\""));
+  return bytes;
 }
 
 }  // namespace weft::kernels

@@ -18,5 +18,8 @@ WEFT_API int usable_cpus(const std::string& root = {});
 WEFT_API int64_t usable_memory(const std::string& root = {});
 /// Bytes of the last-level cache, held within 8 and 64 MiB; 32 MiB where the machine does not tell.
 WEFT_API int64_t cache_bytes(const std::string& root = {});
+/// The number of bytes in an environment variable; `otherwise` where it is unset or empty. Throws: ValueError
+/// naming the variable for other text.
+WEFT_API int64_t bytes_of_environment(const char* name, int64_t otherwise);
 
 }  // namespace weft::kernels

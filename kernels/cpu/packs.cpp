@@ -5,9 +5,6 @@
 #include <weft/kernels/cpu/packs.h>
 
 #include <algorithm>
-#include <charconv>
-#include <cstdlib>
-#include <cstring>
 #include <mutex>
 #include <optional>
 #include <shared_mutex>
@@ -46,17 +43,7 @@ struct Operand {
   std::vector<Entry> entries;
 };
 
-int64_t default_limit() {
-  if (const char* text = std::getenv("WEFT_PACK_BYTES"); text && *text) {
-    int64_t bytes = -1;
-    const char* const end = text + std::strlen(text);
-    if (const auto [stop, error] = std::from_chars(text, end, bytes);
-        error != std::errc() || stop != end || bytes < 0)
-      throw ValueError(str("WEFT_PACK_BYTES: takes a number of bytes, got \"", text, "\""));
-    return bytes;
-  }
-  return usable_memory() / 8;
-}
+int64_t default_limit() { return bytes_of_environment("WEFT_PACK_BYTES", usable_memory() / 8); }
 
 class Table {
  public:
