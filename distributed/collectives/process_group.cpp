@@ -133,9 +133,16 @@ void check_tensor(const ProcessGroup::Impl& group, const char* what, const Tenso
 Tensor in_a_row(const Tensor& tensor) { return tensor.detach().contiguous(); }
 
 void write_back(const Tensor& row, const Tensor& tensor) {
-  if (row.shares_storage(tensor)) tensor.body().storage->bump_version();
-  else tensor.detach().copy_(row);
+  if (!row.shares_storage(tensor)) tensor.detach().copy_(row);
 }
+
+/// Counts a write into `tensor` itself, also one that ends in an error: it may have begun.
+struct Write {
+  const Tensor &row, &tensor;
+  ~Write() {
+    if (row.shares_storage(tensor)) tensor.body().storage->bump_version();
+  }
+};
 
 size_t bytes_of(const Tensor& row) { return static_cast<size_t>(row.numel() * size_of(row.dtype())); }
 
@@ -303,6 +310,7 @@ rpc::Future<void> ProcessGroup::all_reduce_async(const Tensor& tensor, ReduceOp 
   const auto move_data = [tensor, op, count = size()](inner::Engine& e) {
     Tensor row = in_a_row(tensor);
     const bool average = op == ReduceOp::kAvg;
+    const Write counted{row, tensor};
     e.all_reduce(row.address(), static_cast<size_t>(row.numel()), row.dtype(), average ? ReduceOp::kSum : op);
     if (average) row.div_(count);
     write_back(row, tensor);
@@ -318,6 +326,7 @@ void ProcessGroup::broadcast(const Tensor& tensor, int src) {
     throw ValueError(str("broadcast: there is no rank ", src, " in a group of ", size()));
   const auto move_data = [tensor, src](inner::Engine& e) {
     const Tensor row = in_a_row(tensor);
+    const Write counted{row, tensor};
     if (row.numel() > 0) e.broadcast(row.address(), bytes_of(row), src);
     write_back(row, tensor);
   };

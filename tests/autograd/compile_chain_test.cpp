@@ -12,13 +12,13 @@
 #include <weft/kernels/cpu_settings.h>
 #include <weft/tensor/factories.h>
 
+#include "../support/golden.h"
 #include "../support/leaf.h"
-#include "../support/same_bits.h"
 
 namespace weft::compile_tests {
 namespace {
 
-using test::same_bits;
+using testing::same_bits;
 using Tensors = std::vector<Tensor>;
 using Body = std::function<Tensors(const Tensors&)>;
 using Maker = std::function<Tensors()>;

@@ -10,13 +10,13 @@
 #include <weft/autograd/tape/grad_mode.h>
 #include <weft/kernels/cpu_settings.h>
 
+#include "../support/golden.h"
 #include "../support/op_table.h"
-#include "../support/same_bits.h"
 
 namespace weft::op_table {
 namespace {
 
-using test::same_bits;
+using testing::same_bits;
 
 /// Rows that run the function at each call, since it reads values on the host or makes a generator. A row
 /// that replays leaves its list.
