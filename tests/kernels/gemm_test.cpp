@@ -90,6 +90,16 @@ TEST(Gemm, matches_a_double_loop_over_several_blocks_and_tasks) {
   });
 }
 
+TEST(Gemm, matches_a_double_loop_in_every_class_of_the_table_of_engines) {
+  kernels::set_gemm_engine(GemmEngine::kAuto);
+  each_isa([] {
+    for (const auto& [n, k] : {std::pair<int64_t, int64_t>{64, 96}, {300, 200}, {150, 700}, {1100, 250}})
+      for (int64_t m : {1, 4, 13, 30, 60, 530})
+        for (int t = 0; t < 4; ++t)
+          if (m * n * k < 30'000'000) check<float>({m, n, k, (t & 1) != 0, (t & 2) != 0, 1, 0, t == 2});
+  });
+}
+
 TEST(Gemm, applies_alpha_beta_and_bias_to_every_stride_pattern) {
   each_isa([] {
     each_engine([] {

@@ -11,6 +11,7 @@
 
 #include <weft/autograd/tape/gradcheck.h>
 #include <weft/autograd/tape/inner/set_data.h>
+#include <weft/kernels/cpu/gemm.h>
 #include <weft/kernels/packs.h>
 #include <weft/weft.h>
 
@@ -24,14 +25,15 @@ using test::has;
 
 constexpr int64_t kRows = 40, kIn = 64, kOut = 72;  // more rows than any product in place takes
 
-/// Restores the limit, and begins without packs.
+/// Begins without packs, with the engine that can keep them, and restores engine and limit.
 class Packs : public ::testing::Test {
  protected:
-  Packs() { drop_packs(); }
-  ~Packs() override { set_pack_limit(limit_); }
+  Packs() { drop_packs(), kernels::set_gemm_engine(kernels::GemmEngine::kTile); }
+  ~Packs() override { set_pack_limit(limit_), kernels::set_gemm_engine(engine_); }
 
  private:
   const int64_t limit_ = pack_limit();
+  const kernels::GemmEngine engine_ = kernels::gemm_engine();
 };
 
 Tensor weight() { return randn({kOut, kIn}); }

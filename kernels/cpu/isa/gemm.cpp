@@ -1,9 +1,10 @@
 // Divides a product into tasks and calls an engine for each. Small products and those with few rows use the
-// operands in place. Larger ones pack b once: each task packs its columns, or all tasks together if several
-// rows of tasks share them. A weight may have a kept pack (packed_b.h).
+// operands in place. Larger ones pack blocks of b that stay in cache, one after the other. A weight may have
+// a kept pack of all its blocks (packed_b.h).
 #include <weft/kernels/cpu/isa/gemm.h>
 
 #include <weft/kernels/cpu/gemm.h>
+#include <weft/kernels/cpu/isa/engines.h>
 #include <weft/kernels/cpu/isa/packed_b.h>
 #include <weft/kernels/cpu/isa/tasks.h>
 
@@ -11,8 +12,8 @@ namespace weft::kernels::WEFT_ISA_NS {
 
 namespace {
 
-// with kBlockK columns, a block of a that stays in the second-level cache
-inline constexpr int64_t kTaskRows = 240;
+// Each task packs the blocks of b that it needs, so it has many rows.
+inline constexpr int64_t kTaskRows = 960;
 // multiply-adds below which a task is not worth another thread
 inline constexpr int64_t kTaskWork = 1 << 20;
 inline constexpr int64_t kTasksWanted = 32;  // enough to keep many threads busy evenly
@@ -44,19 +45,14 @@ template <class T> bool is_plain(const Operand<T>& x, int64_t rows, int64_t colu
   return (x.col == 1 && x.row >= columns) || (x.row == 1 && x.col >= rows);
 }
 
-#if defined(__AVX512F__)
-/// oneDNN where it measured faster than our tiles: single precision, AVX-512, blocks with many rows and
-/// enough work.
-bool prefer_onednn(int64_t m, int64_t n, int64_t k) {
-  return has_onednn() && m >= 64 && n >= 64 && k >= 64 && m * n * k >= (int64_t{1} << 24);
-}
-#else
-bool prefer_onednn(int64_t, int64_t, int64_t) { return false; }
-#endif
-
-/// Whether Eigen computes it: few rows with b transposed, where packing b costs as much as the product.
-bool prefer_eigen(int64_t m, int64_t n, int64_t k, bool transposed_b) {
-  return transposed_b && m > kDotRows && m <= kDirectRows && n * k >= (int64_t{1} << 16);
+/// The table's engine for a product of float32, or the tiles where the build lacks it.
+GemmEngine engine_for(int64_t m, int64_t n, int64_t k, bool transposed_b) {
+  if (n < kEngineSide || k < kEngineSide || m * n * k < kEngineWork) return GemmEngine::kTile;
+  for (const EngineRow& row : kEngineRows)
+    if (row.transposed_b == transposed_b && m >= row.least_m && m <= row.most_m && n * k >= row.least_b &&
+        n * k <= row.most_b && (row.engine != GemmEngine::kOnednn || has_onednn()))
+      return row.engine;
+  return GemmEngine::kTile;
 }
 
 template <class T> void add_bias(int64_t m, int64_t n, T* c, int64_t c_row, const T* bias) {
@@ -100,14 +96,12 @@ template <class T>
 void direct_gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int64_t c_row,
                  Finish<T> finish) {
   const Partition partition(m, n, k, kPanel<T>);
-  if (partition.panels.count <= 1)
-    return multiply_direct(m, n, k, a.data, a.row, a.col, b.data, b.row, b.col, c, c_row, finish);
+  if (partition.panels.count <= 1) return multiply_direct(m, n, k, a, b, c, c_row, finish);
   each_task(partition.panels.count, [&](int64_t task) {
     const int64_t j = partition.first(task);
     Finish<T> f = finish;
     if (f.bias) f.bias += j;
-    multiply_direct(m, partition.last(task) - j, k, a.data, a.row, a.col, b.data + j * b.col, b.row, b.col,
-                    c + j, c_row, f);
+    multiply_direct(m, partition.last(task) - j, k, a, b.from(0, j), c + j, c_row, f);
   });
 }
 
@@ -115,22 +109,24 @@ template <class T>
 void packed_gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int64_t c_row,
                  Finish<T> finish) {
   const Partition partition(m, n, k, kPanel<T>);
-  PackedB<T> packed(b, k, n);
-  const bool shared = partition.rows.count > 1, own = !packed.is_filled();
-  const auto pack_part = [&](int64_t part) {
-    pack_b(packed.get(), b.data, b.row, b.col, k, n, partition.first(part), partition.last(part));
-  };
-  if (shared && own) each_task(partition.panels.count, pack_part);
-  each_task(partition.rows.count * partition.panels.count, [&](int64_t task) {
-    const int64_t i = partition.rows.begin(task / partition.panels.count),
-                  rows = partition.rows.size(task / partition.panels.count);
-    const int64_t part = task % partition.panels.count;
-    if (!shared && own) pack_part(part);
-    const Scratch<T> strips(rows * (k < kBlockK ? k : kBlockK));
-    multiply_packed(rows, n, k, a.data + i * a.row, a.row, a.col, packed.get(), partition.first(part),
-                    partition.last(part), c + i * c_row, c_row, finish, strips.get());
+  const Parts &rows = partition.rows, &panels = partition.panels;
+  KeptB<T> kept(b, k, n);
+  // Several tasks read a kept pack, and the rows of a where columns are divided: both are packed first.
+  const int64_t fills = kept.get() && !kept.is_filled() ? panels.count : 0;
+  const int64_t shared = panels.count > 1 ? rows.count : 0;
+  const Scratch<T> strips(shared > 0 ? m * k : 0);
+  each_task(fills + shared, [&](int64_t task) {
+    if (task < fills) return pack_b(kept.get(), b, k, n, partition.first(task), partition.last(task));
+    const int64_t i = rows.begin(task - fills);
+    pack_a(strips.get() + i * k, a.from(i, 0), rows.size(task - fills), k);
   });
-  packed.keep();
+  each_task(rows.count * panels.count, [&](int64_t task) {
+    const int64_t part = task / panels.count, i = rows.begin(part), column = task % panels.count;
+    multiply<T>(rows.size(part), n, k, {shared > 0 ? strips.get() + i * k : nullptr, a.from(i, 0)},
+                {kept.get(), b}, partition.first(column), partition.last(column), c + i * c_row, c_row,
+                finish);
+  });
+  kept.keep();
 }
 
 }  // namespace
@@ -146,10 +142,8 @@ void gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int
   if constexpr (sizeof(T) == sizeof(float)) {  // double is multiplied by our own tiles alone
     const GemmEngine engine = gemm_engine();
     if (k > 0 && engine != GemmEngine::kTile && is_plain(a, m, k) && is_plain(b, k, n)) {
-      if (engine != GemmEngine::kAuto) return library_gemm(engine, m, n, k, a, b, c, c_row, finish);
-      if (prefer_onednn(m, n, k)) return library_gemm(GemmEngine::kOnednn, m, n, k, a, b, c, c_row, finish);
-      if (prefer_eigen(m, n, k, b.col != 1))
-        return library_gemm(GemmEngine::kEigen, m, n, k, a, b, c, c_row, finish);
+      const GemmEngine taken = engine == GemmEngine::kAuto ? engine_for(m, n, k, b.col != 1) : engine;
+      if (taken != GemmEngine::kTile) return library_gemm(taken, m, n, k, a, b, c, c_row, finish);
     }
   }
   // a column of dot products: its transpose is one row
@@ -166,16 +160,16 @@ void gemm_here(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c
                Finish<T> finish) {
   if constexpr (sizeof(T) == sizeof(float)) {
     const GemmEngine engine = gemm_engine();
-    if (engine == GemmEngine::kOnednn || (engine == GemmEngine::kAuto && prefer_onednn(m, n, k)))
+    const GemmEngine taken = engine == GemmEngine::kAuto ? engine_for(m, n, k, b.col != 1) : engine;
+    if (taken == GemmEngine::kOnednn)
       return library_task(GemmEngine::kOnednn, m, n, k, a, b, c, c_row, finish);
   }
-  const Scratch<T> packed(packed_columns<T>(n) * k);
-  pack_b(packed.get(), b.data, b.row, b.col, k, n, int64_t{0}, n);
   const Parts rows(m, kTaskRows);
-  const Scratch<T> strips(rows.size(0) * (k < kBlockK ? k : kBlockK));
-  for (int64_t i = 0; i < rows.count; ++i)
-    multiply_packed(rows.size(i), n, k, a.data + rows.begin(i) * a.row, a.row, a.col, packed.get(),
-                    int64_t{0}, n, c + rows.begin(i) * c_row, c_row, finish, strips.get());
+  for (int64_t part = 0; part < rows.count; ++part) {
+    const int64_t i = rows.begin(part);
+    multiply<T>(rows.size(part), n, k, {nullptr, a.from(i, 0)}, {nullptr, b}, 0, n, c + i * c_row, c_row,
+                finish);
+  }
 }
 
 template void gemm_here<float>(int64_t, int64_t, int64_t, Operand<float>, Operand<float>, float*, int64_t,

@@ -5,13 +5,6 @@
 
 namespace weft::kernels::WEFT_ISA_NS {
 
-/// An operand [rows, columns]: element (i, j) is data[i * row + j * col].
-template <class T> struct Operand {
-  const T* data = nullptr;
-  int64_t row = 0, col = 1;
-  Operand transposed() const { return {data, col, row}; }
-};
-
 /// c[i, j] = alpha * sum_p a[i, p] b[p, j] + beta * c[i, j] + bias[j], on the pool. beta 0 never reads c.
 template <class T>
 void gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int64_t c_row,

@@ -35,33 +35,44 @@ template <class T> WEFT_INLINE void transpose4(T* dst, int64_t width, const T* s
   __builtin_memcpy(dst + 3 * width, &c3, sizeof c0);
 }
 
-/// Rows of b that are fetched before their use: with few rows of a, b comes from memory beyond the
-/// second-level cache.
-inline constexpr int64_t kFetchAhead = 32;
+/// Rows of b and bytes of a packed strip that are fetched before their use. Few rows of a: b comes from
+/// beyond the second-level cache. Many: b comes from there, and drives the strip out of the first level.
+inline constexpr int64_t kFetchAhead = 32, kFetchBytes = 384;
+inline constexpr bool kFetchStrips = kVecBytes == 64;  // else loads bound it
 
 /// acc = a strip (rows) times b panel (vectors), over k; a is [k][a_k] with rows a_i apart, b is [k][ldb].
+/// The lines of c, which the caller writes next, are fetched one row after the other, so that they do not
+/// delay those of a and b.
 template <class T, int kRows, int kVecs>
 WEFT_INLINE void accumulate(Vec<T> (&acc)[kRows][kVecs], int64_t k, const T* a, int64_t a_i, int64_t a_k,
-                            const T* b, int64_t ldb) {
+                            const T* b, int64_t ldb, const T* c, int64_t c_row) {
 #pragma GCC unroll 16
   for (int i = 0; i < kRows; ++i)
 #pragma GCC unroll 4
     for (int j = 0; j < kVecs; ++j) acc[i][j] = Vec<T>{};
-  for (int64_t p = 0; p < k; ++p) {
-    Vec<T> column[kVecs];
+  const int64_t part = (k + kRows - 1) / kRows;
+  for (int64_t done = 0; done < k; done += part) {
 #pragma GCC unroll 4
-    for (int j = 0; j < kVecs; ++j) {
-      __builtin_prefetch(b + kFetchAhead * ldb + j * kLanes<T>);
-      column[j] = load(b + j * kLanes<T>);
-    }
+    for (int j = 0; j < kVecs; ++j) __builtin_prefetch(c + j * kLanes<T>, 1);
+    c += c_row;
+    const int64_t end = k - done < part ? k : done + part;
+    for (int64_t p = done; p < end; ++p) {
+      Vec<T> column[kVecs];
+      if (kFetchStrips && a_i == 1) __builtin_prefetch(a + kFetchBytes / int64_t{sizeof(T)});
+#pragma GCC unroll 4
+      for (int j = 0; j < kVecs; ++j) {
+        __builtin_prefetch(b + kFetchAhead * ldb + j * kLanes<T>);
+        column[j] = load(b + j * kLanes<T>);
+      }
 #pragma GCC unroll 16
-    for (int i = 0; i < kRows; ++i) {
-      const Vec<T> x = splat(a[i * a_i]);
+      for (int i = 0; i < kRows; ++i) {
+        const Vec<T> x = splat(a[i * a_i]);
 #pragma GCC unroll 4
-      for (int j = 0; j < kVecs; ++j) acc[i][j] += x * column[j];
+        for (int j = 0; j < kVecs; ++j) acc[i][j] += x * column[j];
+      }
+      a += a_k;
+      b += ldb;
     }
-    a += a_k;
-    b += ldb;
   }
 }
 
@@ -79,12 +90,8 @@ template <class T, int kRows, int kVecs>
 void tile(int64_t k, const T* a, int64_t a_i, int64_t a_k, const T* b, int64_t ldb, T* c, int64_t c_row,
           int64_t columns, Finish<T> f) {
   Vec<T> acc[kRows][kVecs];
-#pragma GCC unroll 16
-  for (int i = 0; i < kRows; ++i)
-#pragma GCC unroll 4
-    for (int j = 0; j < kVecs; ++j) __builtin_prefetch(c + i * c_row + j * kLanes<T>, 1);
-  if (a_i == 1 && a_k == kRows) accumulate<T, kRows, kVecs>(acc, k, a, 1, kRows, b, ldb);
-  else accumulate<T, kRows, kVecs>(acc, k, a, a_i, a_k, b, ldb);
+  if (a_i == 1 && a_k == kRows) accumulate<T, kRows, kVecs>(acc, k, a, 1, kRows, b, ldb, c, c_row);
+  else accumulate<T, kRows, kVecs>(acc, k, a, a_i, a_k, b, ldb, c, c_row);
   if (columns == kVecs * kLanes<T> && f.alpha == 1 && f.beta == 0 && !f.bias) {
 #pragma GCC unroll 16
     for (int i = 0; i < kRows; ++i)
@@ -189,8 +196,10 @@ void pack(T* dst, int64_t width, int64_t count, const T* src, int64_t stride_i, 
   if (stride_i == 1) {
     if (count == width && width % kLanes<T> == 0) {
       for (int64_t p = 0; p < k; ++p)
-        for (int64_t i = 0; i < width; i += kLanes<T>)
+        for (int64_t i = 0; i < width; i += kLanes<T>) {
+          __builtin_prefetch(src + p * stride_k + width + i);  // of the next panel
           store(dst + p * width + i, load(src + p * stride_k + i));
+        }
       return;
     }
     const int64_t whole = count / kLanes<T> * kLanes<T>, rest = count - whole;
@@ -203,10 +212,15 @@ void pack(T* dst, int64_t width, int64_t count, const T* src, int64_t stride_i, 
     }
     return;
   }
+  constexpr int64_t kLine = 64 / int64_t{sizeof(T)};
   const int64_t fours = stride_k == 1 ? count / 4 * 4 : 0, steps = k / 4 * 4;
   for (int64_t i = 0; i < fours; i += 4) {
     const T* from = src + i * stride_i;
-    for (int64_t p = 0; p < steps; p += 4) transpose4(dst + p * width + i, width, from + p, stride_i);
+    for (int64_t p = 0; p < steps; p += 4) {
+      if (p % kLine == 0)
+        for (int64_t q = 4; q < 8; ++q) __builtin_prefetch(from + q * stride_i + p);  // of the next four rows
+      transpose4(dst + p * width + i, width, from + p, stride_i);
+    }
     for (int64_t p = steps; p < k; ++p)
       for (int64_t q = 0; q < 4; ++q) dst[p * width + i + q] = from[q * stride_i + p];
   }
@@ -216,121 +230,120 @@ void pack(T* dst, int64_t width, int64_t count, const T* src, int64_t stride_i, 
     for (int64_t p = 0; p < k; ++p) dst[p * width + i] = 0;
 }
 
-template <class T>
-void pack_b(T* dst, const T* b, int64_t stride_k, int64_t stride_n, int64_t k, int64_t n, int64_t n0,
-            int64_t n1) {
-  const Parts blocks(k, kBlockK);
-  for (int64_t kb = 0; kb < blocks.count; ++kb) {
-    const int64_t k0 = blocks.begin(kb), kc = blocks.size(kb);
-    T* block = dst + k0 * packed_columns<T>(n);
-    for (int64_t j = n0; j < n1; j += kPanel<T>) {
-      const int64_t count = n1 - j < kPanel<T> ? n1 - j : kPanel<T>;
-      pack(block + j * kc, packed_columns<T>(count), count, b + k0 * stride_k + j * stride_n, stride_n,
-           stride_k, kc);
-    }
-  }
-}
-
 namespace {
 
-template <class T>
-void pack_block(T* dst, const T* a, int64_t a_row, int64_t a_col, const Parts& strips, int64_t kc) {
-  for (int64_t s = 0; s < strips.count; ++s) {
-    const int64_t i = strips.begin(s), rows = strips.size(s);
-    pack(dst + i * kc, rows, rows, a + i * a_row, a_row, a_col, kc);
+/// Packs kc rows of n columns of b by panels.
+template <class T> void pack_panels(T* dst, Operand<T> b, int64_t kc, int64_t n) {
+  for (int64_t j = 0; j < n; j += kPanel<T>) {
+    const int64_t count = n - j < kPanel<T> ? n - j : kPanel<T>;
+    pack(dst + j * kc, packed_columns<T>(count), count, b.at(0, j), b.col, b.row, kc);
   }
 }
 
-/// One block of k: every strip with every panel of columns [n0, n1); the panel stays in the first-level
-/// cache.
+/// Packs kc columns of a by strips.
+template <class T> void pack_strips(T* dst, Operand<T> a, const Parts& strips, int64_t kc) {
+  for (int64_t s = 0; s < strips.count; ++s) {
+    const int64_t i = strips.begin(s), rows = strips.size(s);
+    pack(dst + i * kc, rows, rows, a.at(i, 0), a.row, a.col, kc);
+  }
+}
+
+/// One block of b, which stays in the second-level cache, with each strip of a, which stays in the first
+/// level. So a row of c is written from one column to the next.
 template <class T>
-void multiply_block(const Parts& strips, int64_t kc, const T* a, const T* b, int64_t n0, int64_t n1, T* c,
-                    int64_t c_row, Finish<T> f) {
-  for (int64_t j = n0; j < n1; j += kPanel<T>) {
-    const int64_t columns = n1 - j < kPanel<T> ? n1 - j : kPanel<T>, width = packed_columns<T>(columns);
-    const Finish<T> here = at_column(f, j);
-    const auto& tiles = width > kLanes<T> ? kTiles<T>.two : kTiles<T>.one;
-    for (int64_t s = 0; s < strips.count; ++s) {
-      const int64_t i = strips.begin(s), rows = strips.size(s);
-      tiles[rows](kc, a + i * kc, 1, rows, b + j * kc, width, c + i * c_row + j, c_row, columns, here);
+void multiply_block(const Parts& strips, int64_t n, int64_t kc, const T* a, const T* b, T* c, int64_t c_row,
+                    Finish<T> f) {
+  for (int64_t s = 0; s < strips.count; ++s) {
+    const int64_t i = strips.begin(s), rows = strips.size(s);
+    for (int64_t j = 0; j < n; j += kPanel<T>) {
+      const int64_t columns = n - j < kPanel<T> ? n - j : kPanel<T>, width = packed_columns<T>(columns);
+      const auto& tiles = width > kLanes<T> ? kTiles<T>.two : kTiles<T>.one;
+      tiles[rows](kc, a + i * kc, 1, rows, b + j * kc, width, c + i * c_row + j, c_row, columns,
+                  at_column(f, j));
     }
   }
 }
 
 }  // namespace
 
-template <class T>
-void multiply_packed(int64_t m, int64_t n, int64_t k, const T* a, int64_t a_row, int64_t a_col,
-                     const T* packed_b, int64_t n0, int64_t n1, T* c, int64_t c_row, Finish<T> finish,
-                     T* scratch) {
-  if (k == 0) return finish_empty(m, n0, n1, c, c_row, finish);
-  const Parts blocks(k, kBlockK), strips(m, kStripRows);
+template <class T> void pack_b(T* dst, Operand<T> b, int64_t k, int64_t n, int64_t n0, int64_t n1) {
+  const Parts blocks(k, kBlockK);
   for (int64_t kb = 0; kb < blocks.count; ++kb) {
     const int64_t k0 = blocks.begin(kb), kc = blocks.size(kb);
-    pack_block(scratch, a + k0 * a_col, a_row, a_col, strips, kc);
-    multiply_block(strips, kc, scratch, packed_b + k0 * packed_columns<T>(n), n0, n1, c, c_row,
-                   of_block(finish, kb));
+    pack_panels(dst + k0 * packed_columns<T>(n) + n0 * kc, b.from(k0, n0), kc, n1 - n0);
   }
 }
 
-template <class T> void pack_a(T* dst, const T* a, int64_t a_row, int64_t a_col, int64_t m, int64_t k) {
+template <class T> void pack_a(T* dst, Operand<T> a, int64_t m, int64_t k) {
   const Parts blocks(k, kBlockK), strips(m, kStripRows);
   for (int64_t kb = 0; kb < blocks.count; ++kb)
-    pack_block(dst + blocks.begin(kb) * m, a + blocks.begin(kb) * a_col, a_row, a_col, strips,
-               blocks.size(kb));
+    pack_strips(dst + blocks.begin(kb) * m, a.from(0, blocks.begin(kb)), strips, blocks.size(kb));
 }
 
 template <class T>
-void multiply_strips(int64_t m, int64_t n, int64_t k, const T* strips, const T* packed_b, int64_t n0,
-                     int64_t n1, T* c, int64_t c_row, Finish<T> finish) {
+void multiply(int64_t m, int64_t n, int64_t k, Side<T> a, Side<T> b, int64_t n0, int64_t n1, T* c,
+              int64_t c_row, Finish<T> finish) {
   if (k == 0) return finish_empty(m, n0, n1, c, c_row, finish);
-  const Parts blocks(k, kBlockK), heights(m, kStripRows);
-  for (int64_t kb = 0; kb < blocks.count; ++kb) {
-    const int64_t k0 = blocks.begin(kb);
-    multiply_block(heights, blocks.size(kb), strips + k0 * m, packed_b + k0 * packed_columns<T>(n), n0, n1, c,
-                   c_row, of_block(finish, kb));
+  const Parts blocks(k, kBlockK), strips(m, kStripRows);
+  const bool many = n1 - n0 > kBlockColumns<T>;  // blocks of columns, each of which reads all of a
+  const int64_t columns = many ? kBlockColumns<T> : packed_columns<T>(n1 - n0), rows = blocks.size(0);
+  const Scratch<T> strips_here(a.packed ? 0 : m * (many ? k : rows));
+  const Scratch<T> panels_here(b.packed ? 0 : columns * rows);
+  if (!a.packed && many) pack_a(strips_here.get(), a.plain, m, k), a.packed = strips_here.get();
+  for (int64_t j = n0; j < n1; j += kBlockColumns<T>) {
+    const int64_t width = n1 - j < kBlockColumns<T> ? n1 - j : kBlockColumns<T>;
+    for (int64_t kb = 0; kb < blocks.count; ++kb) {
+      const int64_t k0 = blocks.begin(kb), kc = blocks.size(kb);
+      if (!a.packed) pack_strips(strips_here.get(), a.plain.from(0, k0), strips, kc);
+      if (!b.packed) pack_panels(panels_here.get(), b.plain.from(k0, j), kc, width);
+      multiply_block(strips, width, kc, a.packed ? a.packed + k0 * m : strips_here.get(),
+                     b.packed ? b.packed + k0 * packed_columns<T>(n) + j * kc : panels_here.get(), c + j,
+                     c_row, at_column(of_block(finish, kb), j));
+    }
   }
 }
 
 template <class T>
-void multiply_direct(int64_t m, int64_t n, int64_t k, const T* a, int64_t a_row, int64_t a_col, const T* b,
-                     int64_t stride_k, int64_t stride_n, T* c, int64_t c_row, Finish<T> finish) {
+void multiply_direct(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int64_t c_row,
+                     Finish<T> finish) {
   if (k == 0) return finish_empty(m, 0, n, c, c_row, finish);
-  if (stride_n != 1) return multiply_dots(m, n, k, a, a_row, b, stride_n, c, c_row, finish);
+  if (b.col != 1) return multiply_dots(m, n, k, a.data, a.row, b.data, b.col, c, c_row, finish);
   const Parts blocks(k, kBlockK), strips(m, kStripRows);
+  // Each row of a that lies apart takes a register for its address.
+  const bool packed = m > 6 && a.row != 1 && n >= 2 * kPanel<T>;
+  const Scratch<T> strips_here(packed ? m * blocks.size(0) : 0);
   for (int64_t kb = 0; kb < blocks.count; ++kb) {
     const int64_t k0 = blocks.begin(kb), kc = blocks.size(kb);
+    if (packed) pack_strips(strips_here.get(), a.from(0, k0), strips, kc);
     for (int64_t j = 0; j < n; j += kPanel<T>) {
       const int64_t columns = n - j < kPanel<T> ? n - j : kPanel<T>, width = packed_columns<T>(columns);
       const Finish<T> f = at_column(of_block(finish, kb), j);
-      const T* panel = b + k0 * stride_k + j;
-      int64_t ldb = stride_k;
+      const T* panel = b.at(k0, j);
+      int64_t ldb = b.row;
       T edge[kBlockK * kPanel<T>];
       if (columns < width) {  // the last columns, padded, so that a whole vector can be read
-        pack(edge, width, columns, panel, 1, stride_k, kc);
+        pack(edge, width, columns, panel, 1, ldb, kc);
         panel = edge;
         ldb = width;
       }
       const auto& tiles = width > kLanes<T> ? kTiles<T>.two : kTiles<T>.one;
       for (int64_t s = 0; s < strips.count; ++s) {
         const int64_t i = strips.begin(s);
-        tiles[strips.size(s)](kc, a + i * a_row + k0 * a_col, a_row, a_col, panel, ldb, c + i * c_row + j,
-                              c_row, columns, f);
+        const int64_t rows = strips.size(s);
+        tiles[rows](kc, packed ? strips_here.get() + i * kc : a.at(i, k0), packed ? 1 : a.row,
+                    packed ? rows : a.col, panel, ldb, c + i * c_row + j, c_row, columns, f);
       }
     }
   }
 }
 
-#define WEFT_INSTANTIATE(T)                                                                                  \
-  template void pack<T>(T*, int64_t, int64_t, const T*, int64_t, int64_t, int64_t);                          \
-  template void pack_b<T>(T*, const T*, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t);               \
-  template void multiply_packed<T>(int64_t, int64_t, int64_t, const T*, int64_t, int64_t, const T*, int64_t, \
-                                   int64_t, T*, int64_t, Finish<T>, T*);                                     \
-  template void pack_a<T>(T*, const T*, int64_t, int64_t, int64_t, int64_t);                                 \
-  template void multiply_strips<T>(int64_t, int64_t, int64_t, const T*, const T*, int64_t, int64_t, T*,      \
-                                   int64_t, Finish<T>);                                                      \
-  template void multiply_direct<T>(int64_t, int64_t, int64_t, const T*, int64_t, int64_t, const T*, int64_t, \
-                                   int64_t, T*, int64_t, Finish<T>);
+#define WEFT_INSTANTIATE(T)                                                                             \
+  template void pack<T>(T*, int64_t, int64_t, const T*, int64_t, int64_t, int64_t);                     \
+  template void pack_b<T>(T*, Operand<T>, int64_t, int64_t, int64_t, int64_t);                          \
+  template void pack_a<T>(T*, Operand<T>, int64_t, int64_t);                                            \
+  template void multiply<T>(int64_t, int64_t, int64_t, Side<T>, Side<T>, int64_t, int64_t, T*, int64_t, \
+                            Finish<T>);                                                                 \
+  template void multiply_direct<T>(int64_t, int64_t, int64_t, Operand<T>, Operand<T>, T*, int64_t, Finish<T>);
 WEFT_INSTANTIATE(float)
 WEFT_INSTANTIATE(double)
 #undef WEFT_INSTANTIATE

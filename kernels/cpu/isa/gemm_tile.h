@@ -12,14 +12,27 @@
 namespace weft::kernels::WEFT_ISA_NS {
 
 #if defined(__AVX512F__)
-inline constexpr int kStripRows = 12;  // 24 of 32 registers hold the tile
+inline constexpr int kStripRows = 12;         // 24 of 32 registers hold the tile
+inline constexpr int64_t kBlockBytes = 2048;  // of a row of b: with kBlockK rows, half a second-level cache
 #elif defined(__AVX2__)
 inline constexpr int kStripRows = 6;  // 12 of 16
+inline constexpr int64_t kBlockBytes = 1024;
 #else
 inline constexpr int kStripRows = 5;  // 10 of 16; without FMA a product needs an additional register
+inline constexpr int64_t kBlockBytes = 1024;
 #endif
 inline constexpr int64_t kBlockK = 256;
 template <class T> inline constexpr int kPanel = 2 * kLanes<T>;
+template <class T> inline constexpr int64_t kBlockColumns = kBlockBytes / int64_t{sizeof(T)};
+
+/// An operand [rows, columns]: element (i, j) is data[i * row + j * col].
+template <class T> struct Operand {
+  const T* data = nullptr;
+  int64_t row = 0, col = 1;
+  const T* at(int64_t i, int64_t j) const { return data + i * row + j * col; }
+  Operand from(int64_t i, int64_t j) const { return {at(i, j), row, col}; }
+  Operand transposed() const { return {data, col, row}; }
+};
 
 /// Columns that n columns occupy when packed: full panels, and one or two vectors for the rest.
 template <class T> constexpr int64_t packed_columns(int64_t n) {
@@ -38,27 +51,26 @@ void pack(T* dst, int64_t width, int64_t count, const T* src, int64_t stride_i, 
 
 /// Packs columns [n0, n1) of b [k, n], n0 a multiple of kPanel, to their place in `dst`, which holds
 /// packed_columns(n) * k numbers. The order in `dst` is by blocks of kBlockK, and by panels inside a block.
-template <class T>
-void pack_b(T* dst, const T* b, int64_t stride_k, int64_t stride_n, int64_t k, int64_t n, int64_t n0,
-            int64_t n1);
-
-/// c[m, n0..n1) = finish(a[m, k] b) with b packed by pack_b. `scratch` holds m * min(k, kBlockK) numbers.
-template <class T>
-void multiply_packed(int64_t m, int64_t n, int64_t k, const T* a, int64_t a_row, int64_t a_col,
-                     const T* packed_b, int64_t n0, int64_t n1, T* c, int64_t c_row, Finish<T> finish,
-                     T* scratch);
+template <class T> void pack_b(T* dst, Operand<T> b, int64_t k, int64_t n, int64_t n0, int64_t n1);
 
 /// Packs all of a [m, k], m * k numbers, by blocks of kBlockK, and by strips inside a block.
-template <class T> void pack_a(T* dst, const T* a, int64_t a_row, int64_t a_col, int64_t m, int64_t k);
+template <class T> void pack_a(T* dst, Operand<T> a, int64_t m, int64_t k);
 
-/// multiply_packed with a packed by pack_a, for a left operand that several products or tasks use.
-template <class T>
-void multiply_strips(int64_t m, int64_t n, int64_t k, const T* strips, const T* packed_b, int64_t n0,
-                     int64_t n1, T* c, int64_t c_row, Finish<T> finish);
+/// An operand of multiply(): packed whole, or null and its numbers, whose blocks are packed on the way.
+template <class T> struct Side {
+  const T* packed = nullptr;
+  Operand<T> plain;
+};
 
-/// The same for few rows and unpacked b: row-major (stride_n 1) or its transpose (stride_k 1).
+/// c[m, n0..n1) = finish(a[m, k] b[k, n]) on the calling thread, n0 a multiple of kPanel. Packs are those of
+/// pack_a and pack_b.
 template <class T>
-void multiply_direct(int64_t m, int64_t n, int64_t k, const T* a, int64_t a_row, int64_t a_col, const T* b,
-                     int64_t stride_k, int64_t stride_n, T* c, int64_t c_row, Finish<T> finish);
+void multiply(int64_t m, int64_t n, int64_t k, Side<T> a, Side<T> b, int64_t n0, int64_t n1, T* c,
+              int64_t c_row, Finish<T> finish);
+
+/// The same for few rows, in place: b is row-major, or its transpose and then a is row-major.
+template <class T>
+void multiply_direct(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int64_t c_row,
+                     Finish<T> finish);
 
 }  // namespace weft::kernels::WEFT_ISA_NS

@@ -85,12 +85,12 @@ template <class T> struct Backward {
   /// cell left there (GRU).
   void recur(int64_t n0, int64_t n1, int64_t j0, int64_t j1, const T* strips) const {
     const Finish<T> finish{1, mode == RnnMode::kGru ? T(1) : T(0), nullptr};
-    multiply_strips(n1 - n0, hidden, recurrent_columns(), strips, packed, j0, j1, dh + n0 * hidden, hidden,
-                    finish);
+    multiply<T>(n1 - n0, hidden, recurrent_columns(), {strips, {}}, {packed, {}}, j0, j1, dh + n0 * hidden,
+                hidden, finish);
   }
 
   const T* pack_gates(int64_t s, int64_t n0, int64_t n1, T* strips) const {
-    pack_a(strips, dgates + (time(s) * batch + n0) * width, width, 1, n1 - n0, recurrent_columns());
+    pack_a<T>(strips, {dgates + (time(s) * batch + n0) * width, width, 1}, n1 - n0, recurrent_columns());
     return strips;
   }
 
@@ -178,7 +178,7 @@ void run(const RnnLayer& layer, const RnnInputs& in, const RnnOutputs& out, V dy
     const Dense<T> w_hh(in.w_hh, Flow::kIn);
     PackedB<T> packed(w_hh.matrix(), columns, hidden);
     if (!packed.is_filled()) {
-      pack_b(packed.get(), w_hh.data(), w_hh.row, 1, columns, hidden, 0, hidden);
+      pack_b(packed.get(), w_hh.matrix(), columns, hidden, 0, hidden);
       packed.keep();
     }
     b.packed = packed.get();

@@ -44,12 +44,12 @@ template <class T> struct Forward {
       T* to = out + g * hidden;
       if (mode == RnnMode::kGru && g == 2) finish = {1, 0, bias_q}, to = out + 3 * hidden;
       if (state && packed) {
-        multiply_strips(n1 - n0, hidden, hidden, state, packed + g * packed_size, j0, j1, to, width, finish);
+        multiply<T>(n1 - n0, hidden, hidden, {state, {}}, {packed + g * packed_size, {}}, j0, j1, to, width,
+                    finish);
       } else if (state) {
         if (finish.bias) finish.bias += j0;
-        multiply_direct(n1 - n0, j1 - j0, hidden, state, state_row(s), 1,
-                        weights.data + (g * hidden + j0) * weights.row, 1, weights.row, to + j0, width,
-                        finish);
+        multiply_direct<T>(n1 - n0, j1 - j0, hidden, {state, state_row(s), 1},
+                           weights.from(g * hidden + j0, 0).transposed(), to + j0, width, finish);
       } else if (finish.beta == 0) {  // no state yet: q is its bias
         for (int64_t n = 0; n < n1 - n0; ++n)
           for (int64_t j = j0; j < j1; ++j) to[n * width + j] = bias_q ? bias_q[j] : T(0);
@@ -111,7 +111,7 @@ template <class T> struct Forward {
   const T* state_before(int64_t s, int64_t n0, int64_t n1, T* strips) const {
     const T* h = h_before(s, n0);
     if (!h || !packed) return h;
-    pack_a(strips, h, state_row(s), 1, n1 - n0, hidden);
+    pack_a<T>(strips, {h, state_row(s), 1}, n1 - n0, hidden);
     return strips;
   }
 
@@ -193,8 +193,8 @@ template <class T> void run(const RnnLayer& layer, const RnnInputs& in, const Rn
     if (!in_place) packed.open(f.weights.transposed(), hidden, columns, gate_count);
     if (!in_place && !packed.is_filled()) {
       each_task(gate_count, [&](int64_t g) {
-        pack_b(packed.get() + g * f.packed_size, w_hh.data() + g * hidden * w_hh.row, 1, w_hh.row, hidden,
-               hidden, 0, hidden);
+        pack_b(packed.get() + g * f.packed_size, f.weights.from(g * hidden, 0).transposed(), hidden, hidden,
+               0, hidden);
       });
       packed.keep();
     }

@@ -1,0 +1,46 @@
+// The engine of a product in float32 by its shape, made by scripts/bench/engines.py. A product in no row is
+// computed by the tiles.
+// Measured on a Xeon at 2.1 GHz with AMX, with oneDNN 2.6.3, which was held to each set's instructions.
+#pragma once
+
+#include <weft/kernels/cpu/gemm.h>
+#include <weft/kernels/cpu/isa/vec.h>
+
+namespace weft::kernels::WEFT_ISA_NS {
+
+// Below them a call of a library costs more than it saves.
+inline constexpr int64_t kEngineSide = 32, kEngineWork = 1 << 17;
+
+struct EngineRow {
+  GemmEngine engine;
+  bool transposed_b;
+  int64_t least_m, most_m, least_b, most_b;  // rows of a, and numbers of b
+};
+inline constexpr int64_t kAny = int64_t{1} << 62;
+inline constexpr EngineRow kNoEngine{GemmEngine::kTile, false, 1, 0, 1, 0};
+
+#if defined(__AVX512F__)
+inline constexpr EngineRow kEngineRows[] = {
+    kNoEngine,
+    {GemmEngine::kOnednn, false, 33, kAny, 1, 16384},     // 1.18 to 1.26 times as fast as the tiles
+    {GemmEngine::kEigen, false, 1, 1, 16385, 262144},     // 1.40 times as fast as the tiles
+    {GemmEngine::kOnednn, false, 2, 96, 16385, 262144},   // 1.11 to 1.27 times as fast as the tiles
+    {GemmEngine::kOnednn, false, 17, 512, 262145, kAny},  // 1.12 to 1.24 times as fast as the tiles
+    {GemmEngine::kOnednn, true, 2, 16, 1, 16384},         // 1.50 to 1.56 times as fast as the tiles
+    {GemmEngine::kOnednn, true, 2, 32, 16385, 262144},    // 1.27 to 1.74 times as fast as the tiles
+};
+#elif defined(__AVX2__)
+inline constexpr EngineRow kEngineRows[] = {
+    kNoEngine,
+    {GemmEngine::kEigen, false, 1, 1, 1, 16384},          // 1.44 times as fast as the tiles
+    {GemmEngine::kOnednn, false, 33, 96, 1, 16384},       // 1.20 times as fast as the tiles
+    {GemmEngine::kOnednn, false, 513, kAny, 1, 16384},    // 1.15 times as fast as the tiles
+    {GemmEngine::kOnednn, false, 1, 1, 16385, 262144},    // 2.30 times as fast as the tiles
+    {GemmEngine::kOnednn, false, 33, 96, 16385, 262144},  // 1.13 times as fast as the tiles
+    {GemmEngine::kOnednn, false, 17, 96, 262145, kAny},   // 1.12 to 1.21 times as fast as the tiles
+};
+#else
+inline constexpr EngineRow kEngineRows[] = {kNoEngine};
+#endif
+
+}  // namespace weft::kernels::WEFT_ISA_NS
