@@ -1,5 +1,5 @@
-// Products at the shapes from which the table of engines is made (scripts/bench/engines.py, which sets the
-// engine by WEFT_GEMM): product/<layout>/<m>/<n>/<k> is c [m, n] = a [m, k] b [k, n] in float32 on one thread.
+// Products at the shapes from which the table of engines is made; scripts/bench/engines.py sets the engine by
+// WEFT_GEMM. product/<layout>/<m>/<n>/<k> is c [m, n] = a [m, k] b [k, n] in float32 on one thread.
 // The layout tells whether a and b are row-major (N) or transposed (T).
 #include <benchmark/benchmark.h>
 

@@ -1,6 +1,8 @@
 // Settings of the CPU backend, the number of threads and the instruction set: `set_num_threads(2);`.
 #pragma once
 
+#include <string>
+
 #include <weft/kernels/macros.h>
 
 namespace weft {
@@ -30,5 +32,11 @@ WEFT_API const char* cpu_isa();
 /// Sets the instruction set for later calls.
 /// Throws: ValueError for an unknown name, or one that the machine lacks.
 WEFT_API void set_cpu_isa(const char* name);
+
+/// On which the bits of products in float32 depend: the instruction set, the table of engines, the version of
+/// oneDNN, and WEFT_GEMM or WEFT_AUTOTUNE where they are set. Equal texts: equal bits for equal products,
+/// unless the process autotunes. Example: "avx512, table 3817265401, oneDNN 2.6.3".
+/// Throws: ValueError for a value of WEFT_GEMM or WEFT_AUTOTUNE that products would refuse.
+WEFT_API std::string product_engines();
 
 }  // namespace weft

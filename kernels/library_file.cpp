@@ -1,4 +1,4 @@
-// Opening a shared library of NVIDIA's with dlopen and finding its functions with dlsym. Failures are kept as
+// Opening a shared library of a vendor with dlopen and finding its functions with dlsym. Failures are kept as
 // text; the caller decides whether the library is needed.
 #include <weft/kernels/inner/library_file.h>
 
@@ -6,7 +6,7 @@
 
 #include <cstdlib>
 
-namespace weft::cuda {
+namespace weft {
 
 LibraryFile::LibraryFile(const char* variable, const std::string& name, const char* built) {
   const auto open = [&](const char* path) {
@@ -28,4 +28,4 @@ void* LibraryFile::address_of(const char* name) {
   return address;
 }
 
-}  // namespace weft::cuda
+}  // namespace weft

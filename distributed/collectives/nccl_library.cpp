@@ -17,7 +17,7 @@ struct Opened {
   Library functions;
   std::string error;
   Opened() {
-    cuda::LibraryFile file("WEFT_NCCL_LIBRARY", "libnccl.so.2", nullptr);
+    LibraryFile file("WEFT_NCCL_LIBRARY", "libnccl.so.2", nullptr);
 #define WEFT_NCCL_FIND(name, ...) file.find(functions.name, #name);
     WEFT_NCCL_CALLS(WEFT_NCCL_FIND)
 #undef WEFT_NCCL_FIND

@@ -11,9 +11,11 @@ namespace weft::kernels {
 
 class CpuBackend : public Backend {
  public:
-  explicit CpuBackend(const char* isa) : isa_(isa) {}
+  CpuBackend(const char* isa, uint32_t engine_table) : isa_(isa), engine_table_(engine_table) {}
   /// "baseline", "avx2" or "avx512".
   const char* isa() const { return isa_; }
+  /// A hash of the set's table of product engines (isa/engines.h).
+  uint32_t engine_table() const { return engine_table_; }
 
   Device device() const override;
   void* allocate(size_t bytes) override;
@@ -28,6 +30,7 @@ class CpuBackend : public Backend {
 
  private:
   const char* isa_;
+  const uint32_t engine_table_;
 };
 
 /// The backend in use: that of WEFT_ISA if set, else of the widest instruction set of the machine. It is

@@ -1,10 +1,14 @@
-// The engine setting (gemm.h), and the only calls of oneDNN and of its OpenMP library. WEFT_GEMM is read at
-// the first product.
+// The engine setting (gemm.h), its description for others, and the only calls of oneDNN and of its OpenMP
+// library. WEFT_GEMM is read at the first product.
 #include <weft/kernels/cpu/gemm.h>
 
 #include <atomic>
 #include <cstdlib>
 #include <string_view>
+
+#include <weft/kernels/cpu/autotune.h>
+#include <weft/kernels/cpu/cpu_backend.h>
+#include <weft/kernels/cpu_settings.h>
 
 #ifdef WEFT_WITH_ONEDNN
 #include <dlfcn.h>
@@ -21,17 +25,23 @@ inline constexpr bool kBuiltWithOnednn = true;
 inline constexpr bool kBuiltWithOnednn = false;
 #endif
 
+GemmEngine checked(const char* what, GemmEngine engine) {
+  if (engine == GemmEngine::kOnednn && !kBuiltWithOnednn)
+    throw ValueError(str(what, ": this build has no oneDNN"));
+  if (engine == GemmEngine::kMkl && !mkl_missing().empty())
+    throw ValueError(str(what, ": MKL cannot be loaded: ", mkl_missing()));
+  return engine;
+}
+
 GemmEngine from_environment() {
   const char* text = std::getenv("WEFT_GEMM");
   const std::string_view name = text ? text : "";
   if (name.empty() || name == "auto") return GemmEngine::kAuto;
   if (name == "tile") return GemmEngine::kTile;
   if (name == "eigen") return GemmEngine::kEigen;
-  if (name == "onednn") {
-    if (!kBuiltWithOnednn) throw ValueError("WEFT_GEMM: this build has no oneDNN");
-    return GemmEngine::kOnednn;
-  }
-  throw ValueError(str("WEFT_GEMM: takes auto, tile, eigen or onednn, got \"", name, "\""));
+  if (name == "onednn") return checked("WEFT_GEMM", GemmEngine::kOnednn);
+  if (name == "mkl") return checked("WEFT_GEMM", GemmEngine::kMkl);
+  throw ValueError(str("WEFT_GEMM: takes auto, tile, eigen, onednn or mkl, got \"", name, "\""));
 }
 
 std::atomic<int> chosen{-1};
@@ -48,9 +58,7 @@ GemmEngine gemm_engine() {
 }
 
 void set_gemm_engine(GemmEngine engine) {
-  if (engine == GemmEngine::kOnednn && !kBuiltWithOnednn)
-    throw ValueError("set_gemm_engine: this build has no oneDNN");
-  chosen.store(static_cast<int>(engine), std::memory_order_relaxed);
+  chosen.store(static_cast<int>(checked("set_gemm_engine", engine)), std::memory_order_relaxed);
 }
 
 bool has_onednn() { return kBuiltWithOnednn; }
@@ -111,3 +119,25 @@ void onednn_sgemm(bool, bool, int64_t, int64_t, int64_t, float, const float*, in
 #endif
 
 }  // namespace weft::kernels
+
+namespace weft {
+
+std::string product_engines() {
+  using kernels::GemmEngine;
+  const auto& cpu = kernels::cpu_backend();
+  std::string text = str(cpu.isa(), ", table ", cpu.engine_table());
+#ifdef WEFT_WITH_ONEDNN
+  const dnnl_version_t* const v = dnnl_version();
+  text += str(", oneDNN ", v->major, ".", v->minor, ".", v->patch);
+#endif
+  const GemmEngine engine = kernels::gemm_engine();
+  if (engine != GemmEngine::kAuto) {
+    constexpr const char* kNames[] = {"auto", "tile", "eigen", "onednn", "mkl"};
+    text += str(", WEFT_GEMM=", kNames[static_cast<int>(engine)]);
+  } else if (kernels::autotunes()) {
+    text += ", WEFT_AUTOTUNE=1";
+  }
+  return text;
+}
+
+}  // namespace weft

@@ -1,12 +1,12 @@
-// A shared library of NVIDIA that may be missing at run time, so it is opened on first use. The files of
-// kernels/cuda/toolkit/ open cuBLASLt and cuDNN so, and the distributed layer NCCL.
+// A shared library of a vendor that may be missing at run time, so it is opened on first use. The files of
+// kernels/cuda/toolkit/ open cuBLASLt and cuDNN so, cpu/mkl.cpp MKL, and the distributed layer NCCL.
 #pragma once
 
 #include <string>
 
 #include <weft/kernels/macros.h>
 
-namespace weft::cuda {
+namespace weft {
 
 class WEFT_API LibraryFile {
  public:
@@ -31,4 +31,4 @@ class WEFT_API LibraryFile {
   std::string missing_;
 };
 
-}  // namespace weft::cuda
+}  // namespace weft

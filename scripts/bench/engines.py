@@ -26,8 +26,8 @@ SIZES = [(1, 2**14), (2**14 + 1, 2**18), (2**18 + 1, None)]
 ENGINES, ROUNDS = ["tile", "eigen", "onednn"], 3
 ENOUGH = {False: 0.92, True: 0.8}  # of the best speed, which the tiles need; by b transposed
 
-HEAD = '''// The engine of a product in float32 by its shape, made by scripts/bench/engines.py. A product in no row is
-// computed by the tiles.{measured}
+HEAD = '''// The engine of a product in float32 by its shape, made by scripts/bench/engines.py.
+// The tiles compute a product that is in no row.{measured}
 #pragma once
 
 #include <weft/kernels/cpu/gemm.h>
@@ -110,8 +110,9 @@ def rows_of(least):
                 span = ", ".join(str(x) if x else "kAny" for x in (first, last, size[0], size[1]))
                 least, most = f"{min(gains):.2f}", f"{max(gains):.2f}"
                 side = "true" if transposed_b else "false"
+                gain = least if least == most else f"{least} to {most}"
                 lines.append((f"    {{GemmEngine::k{text}, {side}, {span}}},",
-                              f"// {least}{'' if least == most else f' to {most}'} times as fast as the tiles"))
+                              f"// {gain} times as fast as the tiles"))
     width = max((len(code) for code, _ in lines), default=0)
     return [f"{code:{width}}  {comment}\n" for code, comment in lines]
 

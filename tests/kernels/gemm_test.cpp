@@ -2,8 +2,13 @@
 // libraries, every dtype.
 #include "arrays.h"
 
+#include <algorithm>
+#include <chrono>
 #include <limits>
+#include <set>
+#include <thread>
 
+#include <weft/kernels/cpu/autotune.h>
 #include <weft/kernels/cpu/gemm.h>
 
 namespace weft::test {
@@ -12,8 +17,10 @@ namespace {
 using kernels::GemmEngine;
 
 void each_engine(const std::function<void()>& f) {
-  for (GemmEngine engine : {GemmEngine::kAuto, GemmEngine::kTile, GemmEngine::kEigen, GemmEngine::kOnednn}) {
+  for (GemmEngine engine :
+       {GemmEngine::kAuto, GemmEngine::kTile, GemmEngine::kEigen, GemmEngine::kOnednn, GemmEngine::kMkl}) {
     if (engine == GemmEngine::kOnednn && !kernels::has_onednn()) continue;
+    if (engine == GemmEngine::kMkl && !kernels::mkl_missing().empty()) continue;
     kernels::set_gemm_engine(engine);
     SCOPED_TRACE("engine " + std::to_string(static_cast<int>(engine)));
     f();
@@ -242,6 +249,57 @@ TEST(Gemm, an_engine_that_this_build_lacks_is_an_error) {
     EXPECT_THROW(kernels::set_gemm_engine(GemmEngine::kOnednn), ValueError);
   }
   kernels::set_gemm_engine(GemmEngine::kAuto);
+}
+
+TEST(Gemm, an_engine_that_is_not_there_is_refused_with_the_reason) {
+  const GemmEngine before = kernels::gemm_engine();
+  if (!kernels::mkl_missing().empty()) {
+    try {
+      kernels::set_gemm_engine(GemmEngine::kMkl);
+      ADD_FAILURE() << "MKL was taken";
+    } catch (const ValueError& e) {
+      EXPECT_NE(std::string(e.what()).find(kernels::mkl_missing()), std::string::npos) << e.what();
+    }
+    EXPECT_THROW(kernels::mkl_sgemm(false, false, 1, 1, 1, 1, nullptr, 1, nullptr, 1, 0, nullptr, 1), Error);
+  }
+  if (!kernels::has_onednn()) {
+    EXPECT_THROW(kernels::set_gemm_engine(GemmEngine::kOnednn), ValueError);
+  }
+  EXPECT_EQ(kernels::gemm_engine(), before);
+}
+
+TEST(Gemm, a_process_measures_each_shape_once_and_keeps_its_engine) {
+  std::vector<GemmEngine> tried;
+  const auto run = [&](GemmEngine engine) {
+    tried.push_back(engine);
+    if (engine != GemmEngine::kEigen) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  };
+  const kernels::ProductShape shape{7001, 7002, 7003, false, true};
+  EXPECT_EQ(kernels::tuned_engine(shape, run), GemmEngine::kEigen);
+  for (const GemmEngine engine : {GemmEngine::kTile, GemmEngine::kEigen})
+    EXPECT_GT(std::count(tried.begin(), tried.end(), engine), 1);
+  EXPECT_EQ(std::count(tried.begin(), tried.end(), GemmEngine::kOnednn) > 0, kernels::has_onednn());
+  const size_t runs = tried.size();
+  EXPECT_EQ(kernels::tuned_engine(shape, run), GemmEngine::kEigen);
+  EXPECT_EQ(tried.size(), runs);
+  kernels::ProductShape other = shape;
+  other.transposed_a = true;
+  EXPECT_EQ(kernels::tuned_engine(other, run), GemmEngine::kEigen);
+  EXPECT_EQ(tried.size(), 2 * runs);
+}
+
+TEST(Gemm, the_text_on_product_engines_names_all_that_bits_depend_on) {
+  std::set<std::string> texts;
+  each_isa([&] {
+    EXPECT_EQ(product_engines().find(str(cpu_isa(), ", table ")), 0u) << product_engines();
+    EXPECT_EQ(product_engines().find(", oneDNN ") != std::string::npos, kernels::has_onednn());
+    EXPECT_TRUE(texts.insert(product_engines()).second);
+  });
+  const GemmEngine before = kernels::gemm_engine();
+  kernels::set_gemm_engine(GemmEngine::kEigen);
+  EXPECT_TRUE(texts.insert(product_engines()).second);
+  EXPECT_NE(product_engines().find(", WEFT_GEMM=eigen"), std::string::npos);
+  kernels::set_gemm_engine(before);
 }
 
 }  // namespace

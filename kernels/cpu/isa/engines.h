@@ -1,5 +1,5 @@
-// The engine of a product in float32 by its shape, made by scripts/bench/engines.py. A product in no row is
-// computed by the tiles.
+// The engine of a product in float32 by its shape, made by scripts/bench/engines.py.
+// The tiles compute a product that is in no row.
 // Measured on a Xeon at 2.1 GHz with AMX, with oneDNN 2.6.3, which was held to each set's instructions.
 #pragma once
 

@@ -3,17 +3,21 @@
 // a kept pack of all its blocks (packed_b.h).
 #include <weft/kernels/cpu/isa/gemm.h>
 
+#include <algorithm>
+
+#include <weft/kernels/cpu/autotune.h>
 #include <weft/kernels/cpu/gemm.h>
 #include <weft/kernels/cpu/isa/engines.h>
 #include <weft/kernels/cpu/isa/packed_b.h>
 #include <weft/kernels/cpu/isa/tasks.h>
+#include <weft/kernels/cpu_settings.h>
 
 namespace weft::kernels::WEFT_ISA_NS {
 
 namespace {
 
-// Each task packs the blocks of b that it needs, so it has many rows.
-inline constexpr int64_t kTaskRows = 960;
+// Each task packs the blocks of b that it needs, so it has many rows if there are.
+inline constexpr int64_t kTaskRows = 960, kLeastRows = 96;
 // multiply-adds below which a task is not worth another thread
 inline constexpr int64_t kTaskWork = 1 << 20;
 inline constexpr int64_t kTasksWanted = 32;  // enough to keep many threads busy evenly
@@ -66,12 +70,13 @@ template <class T> void add_bias(int64_t m, int64_t n, T* c, int64_t c_row, cons
 
 void library_task(GemmEngine engine, int64_t m, int64_t n, int64_t k, Operand<float> a, Operand<float> b,
                   float* c, int64_t c_row, Finish<float> finish) {
-  if (engine == GemmEngine::kOnednn) {
-    const bool ta = a.col != 1 || a.row < k, tb = b.col != 1 || b.row < n;
-    onednn_sgemm(ta, tb, m, n, k, finish.alpha, a.data, ta ? a.col : a.row, b.data, tb ? b.col : b.row,
-                 finish.beta, c, c_row);
-  } else {
+  if (engine == GemmEngine::kEigen) {
     eigen_gemm(m, n, k, a, b, c, c_row, finish.alpha, finish.beta);
+  } else {
+    const bool ta = a.col != 1 || a.row < k, tb = b.col != 1 || b.row < n;
+    const auto sgemm = engine == GemmEngine::kMkl ? mkl_sgemm : onednn_sgemm;
+    sgemm(ta, tb, m, n, k, finish.alpha, a.data, ta ? a.col : a.row, b.data, tb ? b.col : b.row, finish.beta,
+          c, c_row);
   }
   if (finish.bias) add_bias(m, n, c, c_row, finish.bias);
 }
@@ -105,10 +110,19 @@ void direct_gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T*
   });
 }
 
+/// A task with few columns would pack its rows of a for too little work, so it has all columns then. One
+/// thread takes one task. The bits do not depend on the partition.
+template <class T> Partition packed_partition(int64_t m, int64_t n, int64_t k) {
+  const int64_t threads = num_threads(), tasks = threads == 1 ? 1 : kTasksWanted;
+  if (n > kBlockColumns<T> || threads == 1) return Partition(m, n, k, kPanel<T>, kTaskRows, tasks);
+  const int64_t rows = (m + threads - 1) / threads;
+  return Partition(m, n, k, kPanel<T>, std::clamp(rows, kLeastRows, kTaskRows), 1);
+}
+
 template <class T>
 void packed_gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int64_t c_row,
                  Finish<T> finish) {
-  const Partition partition(m, n, k, kPanel<T>);
+  const Partition partition = packed_partition<T>(m, n, k);
   const Parts &rows = partition.rows, &panels = partition.panels;
   KeptB<T> kept(b, k, n);
   // Several tasks read a kept pack, and the rows of a where columns are divided: both are packed first.
@@ -129,6 +143,37 @@ void packed_gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T*
   kept.keep();
 }
 
+/// A product by our tiles.
+template <class T>
+void tile_gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int64_t c_row,
+               Finish<T> finish) {
+  // a column of dot products: its transpose is one row
+  if (n == 1 && m > 1 && c_row == 1 && !finish.bias && a.col == 1 && b.row == 1)
+    return direct_gemm<T>(1, m, k, b.transposed(), a.transposed(), c, m, finish);
+  const bool row_major = b.col == 1, dots = b.row == 1 && a.col == 1;
+  if ((row_major && m <= kDirectRows) || (dots && (m <= kDotRows || m * n * k <= 4096)))
+    return direct_gemm(m, n, k, a, b, c, c_row, finish);
+  packed_gemm(m, n, k, a, b, c, c_row, finish);
+}
+
+/// A product by an engine that is given, or by that of its shape.
+void engine_gemm(GemmEngine engine, int64_t m, int64_t n, int64_t k, Operand<float> a, Operand<float> b,
+                 float* c, int64_t c_row, Finish<float> finish) {
+  const auto by = [&](GemmEngine taken, float* to, int64_t to_row, Finish<float> last) {
+    if (taken == GemmEngine::kTile) tile_gemm(m, n, k, a, b, to, to_row, last);
+    else library_gemm(taken, m, n, k, a, b, to, to_row, last);
+  };
+  if (engine == GemmEngine::kAuto && autotunes() && m * n * k >= kEngineWork) {
+    engine = tuned_engine({m, n, k, a.col != 1, b.col != 1}, [&](GemmEngine tried) {
+      const Scratch<float> trial(m * n);
+      by(tried, trial.get(), n, {});
+    });
+  } else if (engine == GemmEngine::kAuto) {
+    engine = engine_for(m, n, k, b.col != 1);
+  }
+  by(engine, c, c_row, finish);
+}
+
 }  // namespace
 
 template <class T>
@@ -140,19 +185,10 @@ void gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int
   if (k == 1) a.col = 1, b.row = b.col == 1 ? n : 1;
   if (n == 1) b.col = b.row == 1 ? k : 1;
   if constexpr (sizeof(T) == sizeof(float)) {  // double is multiplied by our own tiles alone
-    const GemmEngine engine = gemm_engine();
-    if (k > 0 && engine != GemmEngine::kTile && is_plain(a, m, k) && is_plain(b, k, n)) {
-      const GemmEngine taken = engine == GemmEngine::kAuto ? engine_for(m, n, k, b.col != 1) : engine;
-      if (taken != GemmEngine::kTile) return library_gemm(taken, m, n, k, a, b, c, c_row, finish);
-    }
+    if (k > 0 && is_plain(a, m, k) && is_plain(b, k, n))
+      return engine_gemm(gemm_engine(), m, n, k, a, b, c, c_row, finish);
   }
-  // a column of dot products: its transpose is one row
-  if (n == 1 && m > 1 && c_row == 1 && !finish.bias && a.col == 1 && b.row == 1)
-    return direct_gemm<T>(1, m, k, b.transposed(), a.transposed(), c, m, finish);
-  const bool row_major = b.col == 1, dots = b.row == 1 && a.col == 1;
-  if ((row_major && m <= kDirectRows) || (dots && (m <= kDotRows || m * n * k <= 4096)))
-    return direct_gemm(m, n, k, a, b, c, c_row, finish);
-  packed_gemm(m, n, k, a, b, c, c_row, finish);
+  tile_gemm(m, n, k, a, b, c, c_row, finish);
 }
 
 template <class T>
@@ -161,8 +197,8 @@ void gemm_here(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c
   if constexpr (sizeof(T) == sizeof(float)) {
     const GemmEngine engine = gemm_engine();
     const GemmEngine taken = engine == GemmEngine::kAuto ? engine_for(m, n, k, b.col != 1) : engine;
-    if (taken == GemmEngine::kOnednn)
-      return library_task(GemmEngine::kOnednn, m, n, k, a, b, c, c_row, finish);
+    if (taken == GemmEngine::kOnednn || taken == GemmEngine::kMkl)
+      return library_task(taken, m, n, k, a, b, c, c_row, finish);
   }
   const Parts rows(m, kTaskRows);
   for (int64_t part = 0; part < rows.count; ++part) {

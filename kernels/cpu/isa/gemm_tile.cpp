@@ -240,11 +240,30 @@ template <class T> void pack_panels(T* dst, Operand<T> b, int64_t kc, int64_t n)
   }
 }
 
-/// Packs kc columns of a by strips.
+/// Packs kc columns of a by strips. Where columns are contiguous, several strips read each of them in turn,
+/// so that a page is used for more than the rows of one strip.
 template <class T> void pack_strips(T* dst, Operand<T> a, const Parts& strips, int64_t kc) {
-  for (int64_t s = 0; s < strips.count; ++s) {
-    const int64_t i = strips.begin(s), rows = strips.size(s);
-    pack(dst + i * kc, rows, rows, a.at(i, 0), a.row, a.col, kc);
+  constexpr int64_t kTogether = 16;
+  const int64_t together = a.row == 1 ? kTogether : 1;
+  for (int64_t first = 0; first < strips.count; first += together) {
+    const int64_t last = strips.count - first < together ? strips.count : first + together;
+    if (together == 1) {
+      const int64_t i = strips.begin(first), rows = strips.size(first);
+      pack(dst + i * kc, rows, rows, a.at(i, 0), a.row, a.col, kc);
+      continue;
+    }
+    for (int64_t p = 0; p < kc; ++p) {
+      int64_t i = strips.begin(first);
+      for (int64_t s = first; s < last; ++s) {
+        const int64_t rows = strips.size(s);
+        const T* from = a.at(i, p);
+        T* to = dst + i * kc + p * rows;
+        int64_t r = 0;
+        for (; r + kLanes<T> <= rows; r += kLanes<T>) store(to + r, load(from + r));
+        if (r < rows) store_part(to + r, rows - r, load_part(from + r, rows - r));
+        i += rows;
+      }
+    }
   }
 }
 

@@ -1,0 +1,26 @@
+// Engines that a process measures for itself (WEFT_AUTOTUNE=1): the first product of a shape runs each engine
+// three times and keeps the quickest for the process. Bits may then differ between two runs.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+
+#include <weft/kernels/cpu/gemm.h>
+#include <weft/kernels/cpu/pool.h>
+
+namespace weft::kernels {
+
+/// Whether WEFT_AUTOTUNE is 1. Throws: ValueError for a value other than 0 or 1.
+WEFT_API bool autotunes();
+
+struct ProductShape {
+  int64_t m, n, k;
+  bool transposed_a, transposed_b;
+  auto operator<=>(const ProductShape&) const = default;
+};
+
+/// The engine of a shape. For a new one, `run` computes the product with a given engine, into memory of its
+/// own. Thread-safe: where threads measure the same shape at once, all get the same engine.
+GemmEngine tuned_engine(const ProductShape& shape, FunctionRef<void(GemmEngine)> run);
+
+}  // namespace weft::kernels
