@@ -3,6 +3,7 @@
 // then. A worker of an elastic group keeps its Membership (membership.h) as long as its agent.
 #include <algorithm>
 #include <cstring>
+#include <map>
 
 #include <weft/distributed/launch/inner/group_certificates.h>
 #include <weft/distributed/launch/inner/process_watch.h>
@@ -25,12 +26,31 @@ namespace {
 
 constexpr char kEtcdScheme[] = "etcd://";
 
+/// The watch of the members' processes on this host. The watch of a life ends with its loss.
+struct MemberWatch {
+  inner::ProcessWatch processes;
+  Mutex mutex;
+  std::map<Life, uint64_t> numbers WEFT_GUARDED_BY(mutex);
+
+  void end(Life life) {
+    uint64_t number = 0;
+    {
+      MutexLock lock(mutex);
+      const auto found = numbers.find(life);
+      if (found == numbers.end()) return;
+      number = found->second;
+      numbers.erase(found);
+    }
+    processes.unwatch(number);
+  }
+};
+
 /// State from init_rpc until shutdown.
 struct Session {
   Mutex mutex;
   bool busy WEFT_GUARDED_BY(mutex) = false;  ///< an init or a shutdown is under way
   std::shared_ptr<Runtime> runtime WEFT_GUARDED_BY(mutex);
-  std::shared_ptr<inner::ProcessWatch> watch WEFT_GUARDED_BY(mutex);
+  std::shared_ptr<MemberWatch> watch WEFT_GUARDED_BY(mutex);
   std::shared_ptr<Membership> membership WEFT_GUARDED_BY(mutex);  ///< of an elastic group
   bool serves_store WEFT_GUARDED_BY(mutex) = false;
 };
@@ -71,15 +91,21 @@ void process_ended(const std::shared_ptr<Agent>& agent, Life peer) {
 }
 
 /// Watches the process of another member, if it is on this host.
-void watch_member(inner::ProcessWatch& watch, const std::shared_ptr<Agent>& agent, const Member& m) {
+void watch_member(MemberWatch& watch, const std::shared_ptr<Agent>& agent, const Member& m) {
   if (m.process.empty() || m.id == agent->self().id) return;
   const Life life(m.id, m.address.incarnation);
-  watch.watch(m.process, [weak = std::weak_ptr<Agent>(agent), life] {
+  const uint64_t number = watch.processes.watch(m.process, [weak = std::weak_ptr<Agent>(agent), life] {
     if (const auto living = weak.lock())
       living->runtime()->post([weak, life] {
         if (const auto agent = weak.lock()) process_ended(agent, life);
       });
   });
+  if (number == 0) return;
+  {
+    MutexLock lock(watch.mutex);
+    watch.numbers[life] = number;
+  }
+  if (agent->is_lost(life)) watch.end(life);  // its callback came before
 }
 
 std::optional<int> given(int value) { return value >= 0 ? std::optional<int>(value) : std::nullopt; }
@@ -160,7 +186,7 @@ void join_elastic(const std::string& name, const InitOptions& options) {
     throw ValueError(
         "init_rpc: an elastic group needs the address of its store, InitOptions::store or WEFT_STORE");
   const std::shared_ptr<Runtime> runtime = make_threaded_runtime({.threads = options.num_worker_threads});
-  const auto watch = std::make_shared<inner::ProcessWatch>();
+  const auto watch = std::make_shared<MemberWatch>();
   try {
     JoinOptions joining{.name = name,
                         .process = inner::process_identity(),
@@ -169,7 +195,11 @@ void join_elastic(const std::string& name, const InitOptions& options) {
     std::string first = etcd_members(options.store);  // where the others are, this worker is reached too
     first = first.empty() ? options.store : first.substr(0, first.find(','));
     const std::string host = parse_host_port(first).host;
-    joining.make_agent = [&](WorkerId id) { return make_agent(runtime, name, id, options, host); };
+    joining.make_agent = [&](WorkerId id) {
+      auto agent = make_agent(runtime, name, id, options, host);
+      agent->on_peer_lost([watch](const LostPeer& lost) { watch->end(lost.life()); });
+      return agent;
+    };
     joining.found = [watch](const std::shared_ptr<Agent>& agent, const Member& member) {
       watch_member(*watch, agent, member);
     };
@@ -181,7 +211,7 @@ void join_elastic(const std::string& name, const InitOptions& options) {
     session().membership = membership;
     session().serves_store = options.serve_store;
   } catch (...) {
-    watch->stop();
+    watch->processes.stop();
     runtime->stop();
     throw;
   }
@@ -222,7 +252,7 @@ void init_rpc(const std::string& name, InitOptions options) {
 
   const std::shared_ptr<Runtime> runtime = make_threaded_runtime({.threads = options.num_worker_threads});
   std::shared_ptr<Agent> agent;
-  std::shared_ptr<inner::ProcessWatch> watch;
+  std::shared_ptr<MemberWatch> watch;
   try {
     const TimePoint deadline = runtime->now() + options.init_timeout;
     const bool alone = launch.world_size == 1;
@@ -238,7 +268,7 @@ void init_rpc(const std::string& name, InitOptions options) {
         self.process = inner::process_identity();
         const std::vector<Member> members = meeting->join(std::move(self), deadline);
         agent->add_members(members);
-        watch = std::make_shared<inner::ProcessWatch>();
+        watch = std::make_shared<MemberWatch>();
         for (const Member& m : members) watch_member(*watch, agent, m);
       } catch (const ValueError&) {
         meeting->leave(std::min<TimePoint>(deadline, runtime->now() + std::chrono::seconds(30)));
@@ -263,7 +293,7 @@ void init_rpc(const std::string& name, InitOptions options) {
     }
     if (refused) std::rethrow_exception(refused);
   } catch (...) {
-    if (watch) watch->stop();
+    if (watch) watch->processes.stop();
     if (agent) agent->shutdown({.graceful = false});
     agent.reset();
     runtime->stop();
@@ -331,13 +361,13 @@ template <class Leave> void end_session(const ShutdownOptions& options, bool ser
   }
   set_default_agent(nullptr);
   std::shared_ptr<Runtime> runtime;
-  std::shared_ptr<inner::ProcessWatch> watch;
+  std::shared_ptr<MemberWatch> watch;
   {
     MutexLock lock(session().mutex);
     runtime.swap(session().runtime);
     watch.swap(session().watch);
   }
-  if (watch) watch->stop();
+  if (watch) watch->processes.stop();
   if (membership) membership->stop();
   if (runtime) runtime->stop(std::chrono::seconds(agent->told_to_stop() ? 1 : 10));
   if (failure) std::rethrow_exception(failure);

@@ -22,6 +22,8 @@ namespace weft::rpc::inner {
 
 namespace {
 
+constexpr uint64_t kWake = 1, kReports = 2;  // of the epoll set, beside the numbers of watches
+
 /// The start time of a process in ticks since the boot: field 22 of its stat line. Empty when it has ended.
 std::string start_time(int pid) {
   std::ifstream in(str("/proc/", pid, "/stat"));
@@ -56,32 +58,42 @@ std::string process_identity(int pid) {
   return space.empty() || start.empty() ? std::string() : str(space, "/", pid, "/", start);
 }
 
-bool ProcessWatch::watch(const std::string& identity, std::function<void()> ended) {
+uint64_t ProcessWatch::watch(const std::string& identity, std::function<void()> ended) {
   const std::string space = number_space() + "/";
-  if (space.size() == 1 || identity.compare(0, space.size(), space) != 0) return false;
+  if (space.size() == 1 || identity.compare(0, space.size(), space) != 0) return 0;
   const size_t slash = identity.find('/', space.size());
-  if (slash == std::string::npos) return false;
+  if (slash == std::string::npos) return 0;
   int pid = 0;
   const char* const end = identity.data() + slash;
-  if (std::from_chars(identity.data() + space.size(), end, pid).ptr != end || pid <= 0) return false;
+  if (std::from_chars(identity.data() + space.size(), end, pid).ptr != end || pid <= 0) return 0;
   const int process = open_process(pid);
   const bool refused = process < 0 && errno != ESRCH;
-  if (refused && !ExitReports::of_process().expected()) return false;
+  if (refused && !ExitReports::of_process().expected()) return 0;
   // Checked after the pidfd is open: from here on the number cannot mean another process.
   if ((process < 0 && !refused) || start_time(pid) != identity.substr(slash + 1)) {
     if (process >= 0) close(process);
     ended();
-    return true;
+    MutexLock lock(mutex_);
+    return next_++;
   }
   if (refused) return watch_reports(identity, std::move(ended));
   MutexLock lock(mutex_);
-  epoll_event event{.events = EPOLLIN, .data = {.fd = process}};
+  const uint64_t number = next_++;
+  epoll_event event{.events = EPOLLIN, .data = {.u64 = number}};
   if (!start() || epoll_ctl(poll_, EPOLL_CTL_ADD, process, &event) != 0) {
     close(process);
-    return false;
+    return 0;
   }
-  watched_.emplace(process, std::move(ended));
-  return true;
+  watched_.emplace(number, Watched{.process = process, .ended = std::move(ended)});
+  return number;
+}
+
+void ProcessWatch::unwatch(uint64_t number) {
+  MutexLock lock(mutex_);
+  const auto found = watched_.find(number);
+  if (found == watched_.end()) return;
+  if (found->second.process >= 0) close(found->second.process);  // leaves the epoll set too
+  watched_.erase(found);
 }
 
 /// Starts the thread. False: there is none, or it has been stopped.
@@ -89,7 +101,7 @@ bool ProcessWatch::start() {
   if (stopped_ || poll_ >= 0) return !stopped_;
   poll_ = epoll_create1(EPOLL_CLOEXEC);
   wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  epoll_event event{.events = EPOLLIN, .data = {.fd = wake_}};
+  epoll_event event{.events = EPOLLIN, .data = {.u64 = kWake}};
   stopped_ = poll_ < 0 || wake_ < 0 || epoll_ctl(poll_, EPOLL_CTL_ADD, wake_, &event) != 0;
   if (stopped_) return false;
   try {
@@ -101,19 +113,21 @@ bool ProcessWatch::start() {
 }
 
 /// For a process without a pidfd: the launcher of this process reports its end.
-bool ProcessWatch::watch_reports(const std::string& identity, std::function<void()> ended) {
+uint64_t ProcessWatch::watch_reports(const std::string& identity, std::function<void()> ended) {
   ExitReports& reports = ExitReports::of_process();
   MutexLock lock(mutex_);
-  if (!start()) return false;
+  if (!start()) return 0;
   if (!std::exchange(hears_reports_, true)) {
     reports.add_wake(wake_);
     const int socket = reports.socket();
-    epoll_event event{.events = EPOLLIN, .data = {.fd = socket}};
+    epoll_event event{.events = EPOLLIN, .data = {.u64 = kReports}};
     if (socket >= 0) epoll_ctl(poll_, EPOLL_CTL_ADD, socket, &event);
   }
-  reported_.emplace(identity, std::move(ended));
-  const uint64_t one = 1;  // the thread looks at the reports that have come before
-  return write(wake_, &one, sizeof one) > 0 || errno == EAGAIN;
+  const uint64_t number = next_++, one = 1;
+  watched_.emplace(number, Watched{.identity = identity, .ended = std::move(ended)});
+  // the thread looks at the reports that have come before; the counter may be full
+  [[maybe_unused]] const ssize_t woken = write(wake_, &one, sizeof one);
+  return number;
 }
 
 void ProcessWatch::run() {
@@ -131,26 +145,26 @@ void ProcessWatch::run() {
       if (stopped_ || (count < 0 && errno != EINTR)) return;
       ExitReports& reports = ExitReports::of_process();
       for (int i = 0; i < count; ++i) {
-        const int fd = events[static_cast<size_t>(i)].data.fd;
-        if (fd == wake_) {
+        const uint64_t of = events[static_cast<size_t>(i)].data.u64;
+        if (of == kWake) {
           uint64_t times = 0;
           [[maybe_unused]] const ssize_t got = read(wake_, &times, sizeof times);
-        } else if (hears_reports_ && fd == reports.socket() && !reports.read()) {
-          epoll_ctl(poll, EPOLL_CTL_DEL, fd, nullptr);  // the launcher has ended
+        } else if (of == kReports && !reports.read()) {
+          epoll_ctl(poll, EPOLL_CTL_DEL, reports.socket(), nullptr);  // the launcher has ended
         }
-        const auto found = watched_.find(fd);
+        const auto found = watched_.find(of);
         if (found == watched_.end()) continue;
-        ended.push_back(std::move(found->second));
-        close(found->first);  // leaves the epoll set too
+        ended.push_back(std::move(found->second.ended));
+        close(found->second.process);  // leaves the epoll set too
         watched_.erase(found);
       }
-      for (auto it = reported_.begin(); it != reported_.end();) {
-        if (!reports.has(it->first)) {
+      for (auto it = watched_.begin(); hears_reports_ && it != watched_.end();) {
+        if (it->second.process >= 0 || !reports.has(it->second.identity)) {
           ++it;
           continue;
         }
-        ended.push_back(std::move(it->second));
-        it = reported_.erase(it);
+        ended.push_back(std::move(it->second.ended));
+        it = watched_.erase(it);
       }
     }
     for (const auto& f : ended) f();
@@ -169,9 +183,9 @@ void ProcessWatch::stop() {
   if (thread.joinable()) thread.join();
   MutexLock lock(mutex_);
   if (std::exchange(hears_reports_, false)) ExitReports::of_process().remove_wake(wake_);
-  for (const auto& [process, ended] : watched_) close(process);
+  for (const auto& [number, one] : watched_)
+    if (one.process >= 0) close(one.process);
   watched_.clear();
-  reported_.clear();
   for (int* fd : {&poll_, &wake_})
     if (*fd >= 0) close(std::exchange(*fd, -1));
 }

@@ -4,7 +4,6 @@
 // takes all that came while it wrote. StoreServer is the end that its own worker uses.
 #include <weft/distributed/launch/store.h>
 
-#include <charconv>
 #include <iterator>
 
 #include <weft/distributed/launch/inner/store_log.h>
@@ -16,7 +15,6 @@ namespace weft::rpc {
 namespace inner {
 namespace {
 
-constexpr size_t kShownBytes = 200;                        // of a value in an error
 constexpr Duration kLastWrite = std::chrono::seconds(10);  // of the log, when the store ends
 
 class StoreHost final : public Receiver, public std::enable_shared_from_this<StoreHost> {
@@ -153,12 +151,12 @@ class StoreHost final : public Receiver, public std::enable_shared_from_this<Sto
              answers);
       } else if (op == kPeek) {
         StoreWriter reply;
-        for (const auto& key : in.texts()) reply.optional(keys_.text(key));
+        const auto keys = in.texts();
+        keys_.check_answer(keys);
+        for (const auto& key : keys) reply.optional(keys_.text(key));
         answers.push_back({client, number, status_bytes(kOk, reply.bytes)});
       } else if (op == kSetAtEnd) {
-        const std::string process = in.text(), key = in.text(), value = in.text(), done = in.text();
-        if (client.incarnation.value != 0)
-          wills_.push_back({process, [this, key, value, done] { process_ended(key, value, done); }});
+        if (client.incarnation.value != 0) add_will(client, in);
         const std::string host = log_ ? "" : process_identity();  // one with a log may come back
         answers.push_back({client, number, status_bytes(kOk, StoreWriter().text(host).bytes)});
       } else {
@@ -176,6 +174,17 @@ class StoreHost final : public Receiver, public std::enable_shared_from_this<Sto
     arm();
   }
 
+  void add_will(const Life& client, StoreReader& in) WEFT_REQUIRES(mutex_) {
+    StoreWill will{.process = in.text(), .key = in.text(), .value = in.text(), .done = in.text()};
+    keys_.check_sizes(will.key, will.value);
+    keys_.check_sizes(will.done, "");
+    if (keys_.find(will.done)) return;
+    std::string process = will.process;
+    std::vector<uint64_t> unneeded;
+    if (wills_.add(client, std::move(will), unneeded)) unwatched_.push_back(std::move(process));
+    for (const uint64_t watch : unneeded) watch_.unwatch(watch);
+  }
+
   /// Executes a request that may change a key.
   void change(uint8_t op, const Life& client, uint64_t number, StoreReader& in, std::vector<Answer>& answers)
       WEFT_REQUIRES(mutex_) {
@@ -185,7 +194,7 @@ class StoreHost final : public Receiver, public std::enable_shared_from_this<Sto
     if (op == kSet) {
       keys_.put(key, in.text());
     } else if (op == kAdd) {
-      const int64_t sum = add(keys_.text(key).value_or("0"), in.number<int64_t>(), key);
+      const int64_t sum = keys_.sum(key, in.number<int64_t>());
       keys_.put(key, std::to_string(sum));
       reply.number(sum);
     } else if (op == kCompareAndSet) {
@@ -209,18 +218,6 @@ class StoreHost final : public Receiver, public std::enable_shared_from_this<Sto
     if (changed) wake(key, answers);
   }
 
-  static int64_t add(const std::string& value, int64_t delta, const std::string& key) {
-    int64_t sum = 0;
-    const char* end = value.data() + value.size();
-    const auto parsed = std::from_chars(value.data(), end, sum);
-    if (parsed.ec != std::errc() || parsed.ptr != end)
-      throw ValueError(
-          str("store: add to ", key, ", whose value '", value.substr(0, kShownBytes), "' is no number"));
-    if (__builtin_add_overflow(sum, delta, &sum))
-      throw ValueError(str("store: add to ", key, ": the sum does not fit"));
-    return sum;
-  }
-
   /// True: it only renewed the lease.
   bool hold(const std::string& key, std::string value, Duration lease) WEFT_REQUIRES(mutex_) {
     if (lease <= Duration::zero())
@@ -236,7 +233,10 @@ class StoreHost final : public Receiver, public std::enable_shared_from_this<Sto
     return renewal;
   }
 
+  /// The key has changed.
   void wake(const std::string& key, std::vector<Answer>& answers) WEFT_REQUIRES(mutex_) {
+    if (keys_.find(key))
+      for (const uint64_t watch : wills_.remove_done(key)) watch_.unwatch(watch);
     for (auto& waiting : waits_.take(key)) wait(std::move(waiting), answers);
   }
 
@@ -250,6 +250,11 @@ class StoreHost final : public Receiver, public std::enable_shared_from_this<Sto
       reply.optional(keys_.text(w.keys.front()));
       answers.push_back({w.client, w.number, status_bytes(kOk, reply.bytes)});
     } else if (!w.watch && all_set(w)) {
+      try {
+        keys_.check_answer(w.keys);
+      } catch (const StoreFull& e) {
+        return answers.push_back({w.client, w.number, status_bytes(kFull, e.what())});
+      }
       reply.number(static_cast<uint32_t>(w.keys.size()));
       for (const auto& key : w.keys) reply.text(keys_.find(key)->text);
       answers.push_back({w.client, w.number, status_bytes(kOk, reply.bytes)});
@@ -295,20 +300,27 @@ class StoreHost final : public Receiver, public std::enable_shared_from_this<Sto
 
   /// Begins the watches of new wills, outside the lock: a process that has ended calls back at once.
   void watch_wills() {
-    std::vector<std::pair<std::string, std::function<void()>>> wills;
-    {
+    MutexLock all(mutex_);
+    const auto processes = std::exchange(unwatched_, {});
+    all.unlock();
+    for (const std::string& process : processes) {
+      const uint64_t watch = watch_.watch(process, [this, process] { process_ended(process); });
       MutexLock lock(mutex_);
-      wills.swap(wills_);
+      if (watch == 0) wills_.take(process);  // its end will not be known
+      else if (!wills_.watched(process, watch)) watch_.unwatch(watch);
     }
-    for (auto& [process, ended] : wills) watch_.watch(process, std::move(ended));
   }
-  void process_ended(const std::string& key, const std::string& value, const std::string& done) {
+  void process_ended(const std::string& process) {
     std::vector<Answer> answers;
+    const std::string none;
     {
       MutexLock lock(mutex_);
-      if (keys_.find(done)) return;
-      for (const auto& [name, text] : {std::pair(key, value), std::pair(done, std::string())})
-        if (!keys_.find(name)) handle({}, 0, StoreWriter().number(kSet).text(name).text(text).bytes, answers);
+      for (const StoreWill& will : wills_.take(process)) {
+        if (keys_.find(will.done)) continue;
+        for (const auto& [name, text] : {std::pair(will.key, will.value), std::pair(will.done, none)})
+          if (!keys_.find(name))
+            handle({}, 0, StoreWriter().number(kSet).text(name).text(text).bytes, answers);
+      }
     }
     deliver(answers);
   }
@@ -456,8 +468,8 @@ class StoreHost final : public Receiver, public std::enable_shared_from_this<Sto
   bool stopped_ WEFT_GUARDED_BY(mutex_) = false;
   TimerId timer_ WEFT_GUARDED_BY(mutex_);  // rings at or before the first end of a lease
   TimePoint timer_at_ WEFT_GUARDED_BY(mutex_) = kNever;
-  std::vector<std::pair<std::string, std::function<void()>>> wills_
-      WEFT_GUARDED_BY(mutex_);  // not yet watched
+  StoreWills wills_ WEFT_GUARDED_BY(mutex_){options_.limits};
+  std::vector<std::string> unwatched_ WEFT_GUARDED_BY(mutex_);  // processes of new wills
   ProcessWatch watch_;
 };
 

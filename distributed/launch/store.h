@@ -60,17 +60,19 @@ class WEFT_API Store {
   /// value that is no number, and for a sum that does not fit.
   virtual int64_t add(const std::string& key, int64_t delta, TimePoint deadline) = 0;
   /// Blocks until all keys are set and returns their values. Throws: Aborted, with the value of `abort_key`
-  /// as text, if that key is set first.
+  /// as text, if that key is set first. StoreFull for values beyond
+  /// StoreLimits::answer_bytes.
   virtual std::vector<std::string> wait(const std::vector<std::string>& keys, const std::string& abort_key,
                                         TimePoint deadline) = 0;
-  /// The current values of the keys; none for a key that is not set.
+  /// The current values of the keys; none for a key that is not set. Throws: StoreFull, as wait.
   virtual std::vector<std::optional<std::string>> peek(const std::vector<std::string>& keys,
                                                        TimePoint deadline) = 0;
 
   /// Last will of this process: when it ends before `done` is set, the server sets `done`, and `key` unless
-  /// that is set. In turn a server that ends fails the calls of this client with HostEnded. Both need one
-  /// host, where the kernel tells the end of a process; elsewhere this has no effect. A server with a log may
-  /// come back: then nothing fails, but the wills of its former life are lost.
+  /// that is set. A later will of this client for `key` replaces it. In turn a server that ends fails the
+  /// calls of this client with HostEnded. Both need one host, where the kernel tells the end of a process;
+  /// elsewhere this has no effect. A server with a log may come back: then nothing fails, but the wills of
+  /// its former life are lost.
   virtual void set_at_end(const std::string& key, const std::string& value, const std::string& done,
                           TimePoint deadline) = 0;
 
@@ -92,9 +94,12 @@ using TransportFactory = std::function<std::shared_ptr<Transport>(Receiver&)>;
 struct StoreLimits {
   size_t key_bytes = size_t{64} << 10;    ///< bytes of one key
   size_t value_bytes = size_t{16} << 20;  ///< bytes of one value
-  size_t keys = 1 << 20;                  ///< keys in all
-  size_t bytes = size_t{1} << 30;         ///< bytes of all keys and values
-  size_t open_requests = 1 << 16;         ///< of one client: waits, and answers that it has not read
+  size_t keys = 1 << 20;                  ///< keys in all; and last wills in all
+  size_t bytes = size_t{1} << 30;         ///< bytes of all keys and values; and of all last wills
+  size_t open_requests = 1 << 16;         ///< of one client: waits and unread answers; and last wills
+  /// bytes of the values in one answer of wait() or peek(); one value of any size has room. The transport's
+  /// WireLimits::max_header_bytes is above it.
+  size_t answer_bytes = size_t{128} << 20;
 };
 
 /// Options of a serving store.

@@ -2,6 +2,7 @@
 // The first request has no store's identity, so it is not executed: the answer tells the identity, which all
 // requests have from then on.
 #include <map>
+#include <utility>
 
 #include <weft/distributed/launch/inner/store_calls.h>
 
@@ -119,6 +120,10 @@ class StoreClient final : public StoreCalls, public Receiver {
     }
   }
   void watch_host(const std::string& process) override {
+    {
+      MutexLock lock(mutex_);
+      if (std::exchange(watches_host_, true)) return;
+    }
     watch_.watch(process, [this] {
       {
         MutexLock lock(mutex_);
@@ -180,6 +185,7 @@ class StoreClient final : public StoreCalls, public Receiver {
   uint64_t next_ WEFT_GUARDED_BY(mutex_) = 1;
   std::string trouble_ WEFT_GUARDED_BY(mutex_);
   bool was_up_ WEFT_GUARDED_BY(mutex_) = false;
+  bool watches_host_ WEFT_GUARDED_BY(mutex_) = false;
   bool host_ended_ WEFT_GUARDED_BY(mutex_) = false;
   TimePoint down_since_ WEFT_GUARDED_BY(mutex_) = kNever;  // kNever: connected, or never was
   ProcessWatch watch_;

@@ -1,6 +1,9 @@
-// The tables of a serving store: keys with leases, answers by client, waits by key. They take no lock: the
-// server calls them under its mutex.
+// The tables of a serving store: keys with leases, answers by client, waits by key, last wills. They take no
+// lock: the server calls them under its mutex.
 #include <weft/distributed/launch/inner/store_table.h>
+
+#include <algorithm>
+#include <charconv>
 
 namespace weft::rpc::inner {
 namespace {
@@ -17,12 +20,43 @@ std::optional<std::string> StoreKeys::text(const std::string& key) const {
   return value ? std::optional(value->text) : std::nullopt;
 }
 
-void StoreKeys::check(const std::string& key, const std::string& text) const {
+int64_t StoreKeys::sum(const std::string& key, int64_t delta) const {
+  const Value* old = find(key);
+  const std::string value = old ? old->text : "0";
+  int64_t sum = 0;
+  const char* end = value.data() + value.size();
+  const auto parsed = std::from_chars(value.data(), end, sum);
+  if (parsed.ec != std::errc() || parsed.ptr != end)
+    throw ValueError(
+        str("store: add to ", key, ", whose value '", value.substr(0, kShownBytes), "' is no number"));
+  if (__builtin_add_overflow(sum, delta, &sum))
+    throw ValueError(str("store: add to ", key, ": the sum does not fit"));
+  return sum;
+}
+
+void StoreKeys::check_answer(const std::vector<std::string>& keys) const {
+  size_t bytes = 0, most = 0;
+  for (const auto& key : keys) {
+    const Value* value = find(key);
+    if (value == nullptr) continue;
+    bytes += value->text.size();
+    most = std::max(most, value->text.size());
+  }
+  if (bytes > std::max(limits_.answer_bytes, most))
+    throw StoreFull(str("store: the values of ", keys.size(), " keys have ", bytes, " bytes; the limit is ",
+                        limits_.answer_bytes, " bytes of one answer"));
+}
+
+void StoreKeys::check_sizes(const std::string& key, const std::string& text) const {
   if (key.size() > limits_.key_bytes)
     throw StoreFull(str("store: a key has ", key.size(), " bytes; the limit is ", limits_.key_bytes));
   if (text.size() > limits_.value_bytes)
     throw StoreFull(
         str("store: the value of ", key, " has ", text.size(), " bytes; the limit is ", limits_.value_bytes));
+}
+
+void StoreKeys::check(const std::string& key, const std::string& text) const {
+  check_sizes(key, text);
   const Value* old = find(key);
   if (old == nullptr && values_.size() >= limits_.keys)
     throw StoreFull(str("store: no room for ", key, ": the limit is ", limits_.keys, " keys"));
@@ -174,6 +208,79 @@ void StoreWaits::remove_below(const Life& client, uint64_t floor) {
 size_t StoreWaits::count(const Life& client) const {
   const auto of = clients_.find(client);
   return of == clients_.end() ? 0 : of->second.waits.size();
+}
+
+namespace {
+size_t bytes_of(const StoreWill& w) {
+  return w.process.size() + w.key.size() + w.value.size() + w.done.size();
+}
+}  // namespace
+
+bool StoreWills::add(const Life& client, StoreWill will, std::vector<uint64_t>& unneeded) {
+  const Key key(client, will.key);
+  const auto old = wills_.find(key);
+  if (old != wills_.end()) unneeded.push_back(remove(old));
+  if (const auto mine = counts_.find(client); mine != counts_.end() && mine->second >= limits_.open_requests)
+    throw StoreFull(str("store: a client has ", mine->second, " last wills; that is the limit"));
+  if (wills_.size() >= limits_.keys)
+    throw StoreFull(str("store: no room for a last will: the limit is ", limits_.keys, " of them"));
+  if (bytes_ + bytes_of(will) > limits_.bytes)
+    throw StoreFull(str("store: no room for a last will: the limit is ", limits_.bytes, " bytes of them"));
+  bytes_ += bytes_of(will);
+  Process& process = processes_[will.process];
+  process.wills.insert(key);
+  by_done_[will.done].insert(key);
+  ++counts_[client];
+  wills_.emplace(key, std::move(will));
+  return process.watch == 0;
+}
+
+uint64_t StoreWills::remove(std::map<Key, StoreWill>::iterator at) {
+  const auto& [key, will] = *at;
+  bytes_ -= bytes_of(will);
+  const auto done = by_done_.find(will.done);
+  done->second.erase(key);
+  if (done->second.empty()) by_done_.erase(done);
+  const auto count = counts_.find(key.first);
+  if (--count->second == 0) counts_.erase(count);
+  uint64_t unneeded = 0;
+  const auto process = processes_.find(will.process);
+  process->second.wills.erase(key);
+  if (process->second.wills.empty()) {
+    unneeded = process->second.watch;
+    processes_.erase(process);
+  }
+  wills_.erase(at);
+  return unneeded;
+}
+
+std::vector<StoreWill> StoreWills::take(const std::string& process) {
+  std::vector<StoreWill> taken;
+  const auto found = processes_.find(process);
+  if (found == processes_.end()) return taken;
+  const auto keys = found->second.wills;  // remove changes it
+  for (const Key& key : keys) {
+    const auto at = wills_.find(key);
+    taken.push_back(at->second);
+    remove(at);
+  }
+  return taken;
+}
+
+std::vector<uint64_t> StoreWills::remove_done(const std::string& done) {
+  std::vector<uint64_t> unneeded;
+  const auto found = by_done_.find(done);
+  if (found == by_done_.end()) return unneeded;
+  const auto keys = found->second;  // remove changes it
+  for (const Key& key : keys) unneeded.push_back(remove(wills_.find(key)));
+  return unneeded;
+}
+
+bool StoreWills::watched(const std::string& process, uint64_t watch) {
+  const auto found = processes_.find(process);
+  if (found == processes_.end() || found->second.watch != 0) return false;
+  found->second.watch = watch;
+  return true;
 }
 
 }  // namespace weft::rpc::inner

@@ -165,25 +165,34 @@ void OwnerState::decide(int64_t number, bool commit) {
 bool OwnerState::resolve(int64_t number, bool commit) {
   step_seam(commit ? "commit" : "abort");
   std::unique_ptr<Prepared> step;
+  bool mine = false;
   {
     const NoGrad guard;
     rpc::MutexLock lock(mutex);
     if (!prepared || prepared->number != number) return false;
-    if (commit) {
-      optimizer->load_state_dict(prepared->optimizer->state_dict());
-      // others may have stepped the parameters that this step leaves alone
-      std::vector<Tensor> changed, values;
-      for (const size_t i : prepared->at) {
-        changed.push_back(params[i]);
-        values.push_back(prepared->values[i]);
+    mine = ledger->claim(prepared->stepped, prepared->context);
+    if (mine && commit) {
+      try {
+        optimizer->load_state_dict(prepared->optimizer->state_dict());
+        // others may have stepped the parameters that this step leaves alone
+        std::vector<Tensor> changed, values;
+        for (const size_t i : prepared->at) {
+          changed.push_back(params[i]);
+          values.push_back(prepared->values[i]);
+        }
+        const auto guards = lock_parameters(changed);
+        replace_values(changed, values, true);
+      } catch (...) {  // no memory: the step stays undecided
+        ledger->unclaim(prepared->stepped);
+        throw;
       }
-      const auto guards = lock_parameters(changed);
-      replace_values(changed, values, true);
     }
     step = std::move(prepared);
   }
   if (step->timer.value != 0) runtime->cancel(step->timer);
-  ledger->end(step->stepped, step->context, commit);
+  if (!mine && commit)
+    throw rpc::StepInDoubt("step: end_doubt has dropped it before its decision; an owner keeps its values");
+  if (mine) ledger->end(step->stepped, step->context, commit);
   step_seam(commit ? "committed" : "aborted");
   return true;
 }
@@ -235,7 +244,7 @@ void OwnerState::ask(int64_t number) {
       return;
     } catch (const rpc::RuntimeStopped&) {
       return;
-    } catch (const Error&) {  // no answer, or none yet
+    } catch (const std::exception&) {  // no answer, none yet, or no memory
       if (runtime->now() < until) runtime->sleep_for(lease / 16);
     }
   }

@@ -125,10 +125,24 @@ void StepLedger::keep_doubt(std::vector<Tensor> params, std::vector<VersionsPtr>
   doubts_.push_back({std::move(params), std::move(records)});
 }
 
+bool StepLedger::claim(const std::vector<VersionsPtr>& records, MadeId context) {
+  rpc::MutexLock lock(mutex_);
+  for (const VersionsPtr& r : records)
+    if (!r->prepared || r->pending != std::vector<MadeId>{context}) return false;
+  for (const VersionsPtr& r : records) r->decided = true;
+  return true;
+}
+
+void StepLedger::unclaim(const std::vector<VersionsPtr>& records) {
+  rpc::MutexLock lock(mutex_);
+  for (const VersionsPtr& r : records) r->decided = false;
+}
+
 void StepLedger::forget_prepared(const std::vector<VersionsPtr>& records) {
   std::vector<Doubt> ended;  // freed after the lock
   rpc::MutexLock lock(mutex_);
   for (const VersionsPtr& r : records) {
+    if (r->decided) continue;
     if (r->prepared) r->pending.clear();  // a prepared step is alone
     r->prepared = false;
   }
@@ -163,7 +177,7 @@ void StepLedger::end(const std::vector<VersionsPtr>& records, MadeId context, bo
     for (const VersionsPtr& r : records) {
       const auto mine = std::find(r->pending.begin(), r->pending.end(), context);
       if (mine != r->pending.end()) r->pending.erase(mine);
-      r->prepared = false;
+      r->prepared = r->decided = false;
     }
     if (done && table) count(records, table->tick(), context);
   }

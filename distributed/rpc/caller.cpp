@@ -11,7 +11,6 @@ namespace weft::rpc {
 namespace {
 
 /// most open requests in one status; further ones are in the next status
-constexpr size_t kMaxListed = 4096;
 
 std::string describe(const PendingCall& call) {
   return call.what ? str("'", call.what, "'") : str("a ", to_string(call.kind));

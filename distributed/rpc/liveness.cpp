@@ -21,7 +21,16 @@ void Liveness::tick(Duration late) {
     }
   }
   TimePoint next = kNever;
-  for (Peer* p : peers_.all()) next = std::min(next, tend(*p, core_.runtime->now()));
+  for (Peer* p : peers_.all()) {
+    next = std::min(next, tend(*p, core_.runtime->now()));
+    bool given_up = false;
+    {
+      MutexLock lock(p->mutex);
+      const bool late = p->heard != TimePoint() && core_.runtime->now() >= p->heard + core_.options.lease;
+      given_up = !p->told && (p->lost || (late && !p->wanted()));
+    }
+    if (given_up) peers_.give_up(p->life());
+  }
   alarm_.set(next);
 }
 

@@ -50,7 +50,16 @@ Peer* PeerTable::find(Life life) {
   if (current.value == 0 || current == life.incarnation) return p;
   MutexLock lock(mutex_);
   const auto expected = expected_.find(life);
-  return expected == expected_.end() ? nullptr : expected->second.get();
+  if (expected != expected_.end()) return expected->second.get();
+  const auto past = past_.find(life);
+  if (past == past_.end()) return nullptr;
+  MutexLock inner(past->second->mutex);
+  return past->second->told ? nullptr : past->second.get();
+}
+
+bool PeerTable::is_waiting(Peer& p) {
+  MutexLock lock(p.mutex);
+  return !p.told && !p.lost;
 }
 
 std::unique_ptr<Peer> PeerTable::make(Life life, const std::string& name, bool told) {
@@ -70,10 +79,11 @@ Peer& PeerTable::of(Life life) {
   MutexLock lock(mutex_);
   Peer& now = *peers_[life.id.value];
   if (now.life() == life) return now;
-  for (const auto& past : past_)
-    if (past->life() == life) return *past;
+  const auto past = past_.find(life);
+  if (past != past_.end() && !is_waiting(*past->second)) return *past->second;
   if (expected_.size() >= kMostExpected && expected_.count(life) == 0)
     throw PeerLost(str("#", life.id.value), "too many lives are named here that this worker was not told of");
+  if (past != past_.end()) fresh = std::move(past_.extract(past).mapped());
   return *expected_.emplace(life, std::move(fresh)).first->second;
 }
 
@@ -94,12 +104,9 @@ Peer& PeerTable::succeed(Peer& before, Incarnation next, TimePoint now) {
     MutexLock lock(mutex_);
     auto& place = peers_[before.id.value];
     if (place.get() == &before) {
-      past_.push_back(std::move(place));
-      const auto expected = expected_.find({before.id, next});
-      if (expected != expected_.end()) {
-        fresh = std::move(expected->second);
-        expected_.erase(expected);
-      }
+      past_.emplace(place->life(), std::move(place));
+      if (auto expected = expected_.extract({before.id, next})) fresh = std::move(expected.mapped());
+      else if (auto given_up = past_.extract({before.id, next})) fresh = std::move(given_up.mapped());
       place = std::move(fresh);
     }
     current = place.get();
@@ -110,14 +117,19 @@ Peer& PeerTable::succeed(Peer& before, Incarnation next, TimePoint now) {
 
 Peer* PeerTable::past(Life life) {
   MutexLock lock(mutex_);
-  for (const auto& past : past_)
-    if (past->life() == life) return past.get();
-  return nullptr;
+  const auto found = past_.find(life);
+  return found == past_.end() ? nullptr : found->second.get();
+}
+
+void PeerTable::give_up(Life life) {
+  MutexLock lock(mutex_);
+  if (auto expected = expected_.extract(life)) past_.emplace(life, std::move(expected.mapped()));
 }
 
 bool PeerTable::told(Life life) {
-  Peer* const found = find(life);
-  if (!found) return past(life) != nullptr;
+  Peer* found = find(life);
+  if (!found) found = past(life);
+  if (!found) return false;
   MutexLock lock(found->mutex);
   return found->told;
 }

@@ -268,6 +268,7 @@ void Server::on_status(Peer& p, const std::string& header, const Envelope& e) {
     const auto upto = in.number<uint64_t>();
     const auto open = in.get<std::vector<uint64_t>>();
     in.expect_end();
+    if (open.size() > kMaxListed) detail::malformed("a status that lists too many calls");
     if (!std::is_sorted(open.begin(), open.end())) detail::malformed("a status that is not sorted");
     drop_finished(p, upto, &open);
     if (!wants_answer) return;

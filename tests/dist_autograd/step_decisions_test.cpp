@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <new>
 #include <set>
 
 #include <weft/autograd/ops/ops.h>
@@ -49,7 +50,7 @@ WEFT_RPC(decided_param);
 struct Watched {
   std::set<std::string> keys;
   int holds = 0, unsets = 0;
-  std::function<void()> before_commit, after_commit;
+  std::function<void()> before_commit, after_commit, before_abort;
 };
 
 /// A client of the store that tells of decisions.
@@ -77,6 +78,7 @@ class WatchedStore final : public Store {
     ++watched_.holds;
     watched_.keys.insert(key);
     if (value == "commit" && watched_.before_commit) std::exchange(watched_.before_commit, nullptr)();
+    if (value == "abort" && watched_.before_abort) watched_.before_abort();
     inner_->hold(key, value, lease, deadline);
     if (value == "commit" && watched_.after_commit) std::exchange(watched_.after_commit, nullptr)();
   }
@@ -247,6 +249,26 @@ TEST(DistStepDecisions, owners_commit_when_the_trainer_dies_after_writing_the_de
 }
 TEST(DistStepDecisions, owners_keep_the_old_step_when_the_trainer_dies_before_the_decision) {
   expect_one_step_of_all(false, 1);
+}
+
+TEST(DistStepDecisions, an_owner_without_memory_for_its_question_asks_again) {
+  const auto known = undisturbed();
+  Training train;
+  int questions = 0;
+  train.group.run(train.t, [&] {
+    DistributedOptimizer opt = train.optimizer();
+    train.step(opt, 0);
+    train.watched.before_commit = [&] { train.group.kill(train.t); };
+    train.watched.before_abort = [&] {
+      if (questions++ < 3) throw std::bad_alloc();
+    };
+    EXPECT_THROW(train.step(opt, 1), RpcError);
+  });
+  train.group.sim().run_for(30s);
+  EXPECT_GE(questions, 6);
+  EXPECT_EQ(steps_of(known, train.values()), 1);
+  train.go_on();  // nothing is left in doubt
+  EXPECT_EQ(train.kept(), 0);
 }
 
 TEST(DistStepDecisions, an_owner_without_an_answer_for_a_lease_keeps_the_old_step_and_refuses_newer_ones) {

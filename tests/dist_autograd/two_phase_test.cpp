@@ -246,6 +246,37 @@ TEST(DistTwoPhase, a_step_in_doubt_keeps_no_parameter_that_nobody_else_uses) {
   }
 }
 
+TEST(DistTwoPhase, a_late_commit_does_not_undo_the_steps_after_the_end_of_its_doubt) {
+  reset_columns(3);
+  Cluster c({.size = 3});
+  c.run(0, [&] {
+    DistributedOptimizer opt = dist_optim::make<optim::SGDRule>(params_of({1, 2}), {.lr = 0.05}, kTwoPhases);
+    Tensor later_value;
+    AtPoint point(-1, [&] {  // at worker 1, where the commit has just come
+      CallContext outside;   // of the step's own context
+      outside.endpoint = current_agent();
+      const CallScope scope(outside);
+      DistributedOptimizer later = dist_optim::make<optim::SGDRule>(params_of({1}), {.lr = 0.3}, kTwoPhases);
+      later.end_doubt();
+      step_once(later, 1, {1});
+      later_value = columns()[1].detach().clone();
+    });
+    dist_optim::detail::at_step_point = [](const char* name) {
+      if (std::string(name) != "commit" || current_agent()->self().name != "worker1") return;
+      if (const auto act = std::exchange(AtPoint::action(), nullptr)) act();
+    };
+    EXPECT_TRUE(has(error_of<StepInDoubt>([&] { step_once(opt, 0, {1, 2}); }), "end_doubt has dropped it"));
+    ASSERT_TRUE(later_value.defined());
+    EXPECT_TRUE(same_bits(columns()[1].detach(), later_value));
+    EXPECT_EQ(opt.versions(), (std::vector<int64_t>{1, 1}));
+    step_once(opt, 1, {1, 2});
+    EXPECT_EQ(opt.versions(), (std::vector<int64_t>{2, 2}));
+    EXPECT_FALSE(same_bits(columns()[1].detach(), later_value));
+  });
+  for (const int rank : {1, 2})
+    EXPECT_EQ(c.agent(rank)->debug_info().at("dist_optim.undecided_parameters"), 0);
+}
+
 /// A rule whose second step worker 2 refuses.
 struct Balking {
   struct Options {

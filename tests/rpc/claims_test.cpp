@@ -2,6 +2,8 @@
 // function. Each is refused with a typed error and changes nothing. The sender writes them by hand.
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 #include <weft/autograd/ops/ops.h>
 #include <weft/distributed/autograd/dist_autograd.h>
 #include <weft/distributed/rpc/inner/access.h>
@@ -103,6 +105,24 @@ TEST(RpcClaims, a_request_whose_floor_is_beyond_it_is_refused_and_finishes_nothi
     EXPECT_TRUE(eventually(c, [&] { return c.agent(0)->debug_info().at("agent.malformed") == before + 1; }));
     claims_gate.open = true;
     EXPECT_EQ(open.wait(), 7);
+    EXPECT_EQ(rpc_sync<claims_same>("worker0", 8), 8);
+  });
+}
+
+TEST(RpcClaims, a_status_that_lists_more_calls_than_a_caller_lists_is_malformed_and_finishes_nothing) {
+  Cluster c({.size = 2});
+  c.run(1, [&] {
+    const int64_t before = c.agent(0)->debug_info().at("agent.malformed");
+    std::vector<uint64_t> open(4097);
+    std::iota(open.begin(), open.end(), uint64_t{1} << 20);
+    Message m;
+    {
+      Encoder out(m);
+      out.number(uint8_t{0}), out.number(uint64_t{1} << 40);
+      out.put(open);
+    }
+    send_raw(c, 1, 0, static_cast<uint8_t>(Kind::kStatus), std::move(m), {});
+    EXPECT_TRUE(eventually(c, [&] { return c.agent(0)->debug_info().at("agent.malformed") == before + 1; }));
     EXPECT_EQ(rpc_sync<claims_same>("worker0", 8), 8);
   });
 }

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <filesystem>
 
 #include <weft/autograd/ops/ops.h>
 #include <weft/distributed/autograd/dist_autograd.h>
@@ -58,9 +59,21 @@ InitOptions elastic_options(const std::string& store) {
   return options;
 }
 
+/// Joins as "again" and leaves, several times; then "done" joins and serves.
+int elastic_rejoiner(const std::string& store) {
+  for (int i = 0; i < 10; ++i) {
+    init_rpc("again", elastic_options(store));
+    rpc::shutdown();
+  }
+  init_rpc("done", elastic_options(store));
+  serve_until_done();
+  return 0;
+}
+
 /// The job is the name of the worker, "@" and the address of the store, which the worker "home" serves.
 int elastic_child(const std::string& job, int) {
   const size_t at = job.find('@');
+  if (job.substr(0, at) == "again") return elastic_rejoiner(job.substr(at + 1));
   InitOptions options = elastic_options(job.substr(at + 1));
   options.serve_store = job.substr(0, at) == "home";
   init_rpc(job.substr(0, at), options);
@@ -89,6 +102,31 @@ struct InGroup {
     if (default_agent()) rpc::shutdown({.graceful = false});
   }
 };
+
+/// Files of the kernel's kind for processes that this process has open.
+int64_t open_pidfds() {
+  int64_t count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code closed;
+    count += std::filesystem::read_symlink(entry, closed).string().find("pidfd") != std::string::npos;
+  }
+  return count;
+}
+
+TEST(ElasticProcess, a_process_that_joins_and_leaves_over_and_over_leaves_no_watch_behind) {
+  const ReservedPort port;
+  const std::string store = str("127.0.0.1:", port.port());
+  InGroup in("home", store);
+  Children child = start_worker("again", store);
+  wait_for_members({"done"}, 60s);
+  const TimePoint end = default_agent()->runtime()->now() + 60s;
+  while (open_pidfds() > 1 && default_agent()->runtime()->now() < end)  // losses are told on the pool
+    default_agent()->runtime()->sleep_for(10ms);
+  EXPECT_LE(open_pidfds(), 1) << "of the life that is a member";
+  rpc_sync<elastic_end>("done");
+  expect_ended(std::move(child));
+  rpc::shutdown();
+}
 
 TEST(ElasticProcess, a_killed_server_is_replaced_and_the_training_goes_on) {
   constexpr int kSteps = 12;

@@ -2,6 +2,10 @@
 // now counts as ended. RpcProcess has real deaths.
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <set>
+#include <vector>
+
 #include <weft/distributed/launch/inner/process_watch.h>
 
 namespace {
@@ -35,6 +39,26 @@ TEST(ProcessWatch, a_number_that_another_process_has_now_means_the_end) {
   watch.stop();
   EXPECT_EQ(calls, 2);
   EXPECT_FALSE(watch.watch(mine, [&] { ++calls; }));  // stopped
+}
+
+TEST(ProcessWatch, a_watch_that_is_ended_frees_its_file_and_is_never_called) {
+  const auto open_files = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/fd"),
+                         std::filesystem::directory_iterator());
+  };
+  int calls = 0;
+  ProcessWatch watch;
+  if (watch.watch(process_identity(), [&] { ++calls; }) == 0) GTEST_SKIP() << "no pidfd or no /proc here";
+  const auto before = open_files();
+  std::vector<uint64_t> numbers;
+  for (int i = 0; i < 5; ++i) numbers.push_back(watch.watch(process_identity(), [&] { ++calls; }));
+  EXPECT_EQ(std::set<uint64_t>(numbers.begin(), numbers.end()).size(), 5u);
+  EXPECT_EQ(open_files(), before + 5);
+  for (const uint64_t number : numbers) watch.unwatch(number), watch.unwatch(number);
+  watch.unwatch(0);
+  EXPECT_EQ(open_files(), before);
+  watch.stop();
+  EXPECT_EQ(calls, 0);
 }
 
 }  // namespace

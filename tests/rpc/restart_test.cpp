@@ -167,6 +167,30 @@ TEST(Restart, a_worker_is_restarted_over_and_over_and_each_life_is_reported_once
   c.shutdown();
 }
 
+TEST(Restart, lives_that_nobody_tells_of_are_given_up_after_a_lease_and_may_be_told_later) {
+  Cluster c({.size = 2});
+  c.run(0, [&] {
+    EXPECT_EQ(rpc_sync<life_note>("worker1", 1), 2);
+    const auto agent = c.agent(0);
+    uint64_t number = 1000000;
+    for (int round = 0; round < 2; ++round) {
+      for (int i = 0; i < 3000; ++i) agent->watch({WorkerId{1}, {++number}}, +1);  // as references name them
+      current_runtime()->sleep_for(60s);
+      EXPECT_TRUE(agent->is_lost({WorkerId{1}, {number}}));
+    }
+    const Life named(WorkerId{1}, {++number}), first(WorkerId{1}, {1000001});
+    agent->watch(named, +1);
+    for (const Life life : {named, first}) {
+      Member late = c.agent(1)->as_member();
+      late.address.incarnation = life.incarnation;
+      agent->add_members({late});
+      EXPECT_FALSE(agent->is_lost(life));
+      EXPECT_EQ(agent->life_of(WorkerId{1}), life);
+    }
+    EXPECT_TRUE(agent->is_lost(named));
+  });
+}
+
 TEST(Restart, the_address_of_a_dead_worker_that_answers_as_another_life_is_the_end_of_the_old_one) {
   Cluster c({.size = 2});
   c.run(0, [&] {

@@ -2,6 +2,9 @@
 // that loses and doubles messages and over gRPC.
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
+#include <weft/distributed/launch/inner/process_watch.h>
 #include <weft/distributed/transport/grpc_transport.h>
 
 #include "store_world.h"
@@ -257,6 +260,78 @@ TEST(Store, limits_are_errors_that_name_them) {
   s.together(waits);
   EXPECT_EQ(refused, 2);
   client->set("c", "12", s.in(1s));
+}
+
+TEST(Store, values_beyond_one_answer_are_refused_and_their_waits_end) {
+  SimStore s;
+  s.serve({.limits = {.value_bytes = 100, .answer_bytes = 60}});
+  const auto client = s.client();
+  for (const char* key : {"a", "b", "c"}) client->set(key, std::string(25, 'x'), s.in(1s));
+  client->set("large", std::string(100, 'x'), s.in(1s));
+  for (Store* store : {s.server.get(), client.get()}) {
+    EXPECT_EQ(store->wait({"a", "b"}, "", s.in(1s)).size(), 2u);
+    EXPECT_EQ(store->get("large", s.in(1s)).size(), 100u);
+    EXPECT_EQ(peek(*store, "large", s.in(1s))->size(), 100u);
+    EXPECT_THROW(store->wait({"a", "b", "c"}, "", s.in(1s)), StoreFull);
+    EXPECT_THROW(store->peek({"a", "none", "a", "a"}, s.in(1s)), StoreFull);
+    try {
+      store->peek({"large", "a"}, s.in(1s));
+      ADD_FAILURE() << "125 bytes were sent";
+    } catch (const StoreFull& e) {
+      EXPECT_EQ(std::string(e.what()),
+                "store: the values of 2 keys have 125 bytes; the limit is 60 bytes of one answer");
+    }
+  }
+  s.together({[&] {
+                EXPECT_THROW(client->wait({"a", "b", "late"}, "", s.in(60s)), StoreFull);
+              },
+              [&] {
+                s.rt.sleep_for(1s);
+                s.server->set("late", std::string(25, 'x'), s.in(1s));  // is no error of this call
+              }});
+}
+
+/// Files that this process has open.
+std::ptrdiff_t open_files() {
+  return std::distance(std::filesystem::directory_iterator("/proc/self/fd"),
+                       std::filesystem::directory_iterator());
+}
+
+TEST(Store, last_wills_are_bounded_and_share_one_watch_of_their_process) {
+  if (inner::ProcessWatch try_it; try_it.watch(inner::process_identity(), [] {}) == 0)
+    GTEST_SKIP() << "there is no pidfd or no /proc here";
+  SimStore s;
+  s.serve({.limits = {.key_bytes = 8, .value_bytes = 10, .open_requests = 30}});
+  const auto client = s.client(), other = s.client();
+  client->set_at_end("first", "", "f", s.in(1s));
+  other->set_at_end("same", "", "same/d", s.in(1s));
+  const auto before = open_files();
+  for (int i = 0; i < 20; ++i) client->set_at_end(str("k", i), "v", str("d", i), s.in(1s));
+  for (int i = 0; i < 40; ++i) client->set_at_end("same", std::to_string(i), "same/d", s.in(1s));
+  EXPECT_EQ(open_files(), before);
+  EXPECT_THROW(client->set_at_end("123456789", "", "d", s.in(1s)), StoreFull);
+  EXPECT_THROW(client->set_at_end("k", "12345678901", "d", s.in(1s)), StoreFull);
+  EXPECT_THROW(client->set_at_end("k", "", "123456789", s.in(1s)), StoreFull);
+  for (int i = 0; i < 8; ++i) client->set_at_end(str("m", i), "", "m/d", s.in(1s));
+  EXPECT_THROW(client->set_at_end("one more", "", "d", s.in(1s)), StoreFull);
+  client->set("m/d", "", s.in(1s));
+  client->set_at_end("one more", "", "f", s.in(1s));
+  for (int i = 0; i < 20; ++i) client->set(str("d", i), "", s.in(1s));
+  for (const char* done : {"f", "same/d"}) client->set(done, "", s.in(1s));
+  EXPECT_EQ(open_files(), before - 1) << "no will is left, so their process is not watched";
+}
+
+TEST(Store, all_last_wills_together_have_limits) {
+  SimStore s;
+  s.serve({.limits = {.keys = 3, .bytes = 2000}});
+  const auto client = s.client(), other = s.client();
+  client->set_at_end("a", "", "done", s.in(1s));
+  other->set_at_end("a", "", "done", s.in(1s));
+  EXPECT_THROW(client->set_at_end("b", std::string(2000, 'x'), "done", s.in(1s)), StoreFull);
+  client->set_at_end("b", "", "done", s.in(1s));
+  EXPECT_THROW(other->set_at_end("b", "", "done", s.in(1s)), StoreFull);
+  client->set("done", "", s.in(1s));
+  other->set_at_end("b", "", "another", s.in(1s));
 }
 
 TEST(Store, an_add_to_a_value_that_is_no_number_or_beyond_its_range_is_refused) {

@@ -1,7 +1,7 @@
 // The contents of a serving store: keys with values and leases, the answers that clients may ask for again,
-// and parked waits. Each waits under the one key that it needs next, so a change wakes only those that it may
-// complete. The server guards all three with its mutex. Keys and answers write each change of theirs to a
-// journal, from which a log can make them again.
+// parked waits, and last wills. Each wait stands under the one key that it needs next, so a change wakes only
+// those that it may complete. The server guards all four with its mutex. Keys and answers write each change
+// of theirs to a journal, from which a log can make them again.
 #pragma once
 
 #include <functional>
@@ -31,6 +31,8 @@ struct StoreJournal {
   StoreWriter entries;
 };
 
+inline constexpr size_t kShownBytes = 200;  ///< of a value in an error
+
 /// Keys, values and leases. Thread safety: none.
 class StoreKeys {
  public:
@@ -52,6 +54,12 @@ class StoreKeys {
   std::vector<std::string> end_leases(TimePoint now);
   /// Adds an entry for each key.
   void write_all(StoreWriter& out) const;
+  /// The value as a number, 0 for none, plus `delta`. Throws: ValueError.
+  int64_t sum(const std::string& key, int64_t delta) const;
+  /// Throws: StoreFull when the values of these keys are too large for one answer.
+  void check_answer(const std::vector<std::string>& keys) const;
+  /// Throws: StoreFull for a key or a value beyond its limit.
+  void check_sizes(const std::string& key, const std::string& text) const;
   template <class F> void for_each(const F& f) const {
     for (const auto& [key, value] : values_) f(key, value.text);
   }
@@ -126,6 +134,41 @@ class StoreWaits {
   void drop_if_empty(std::unordered_map<Life, Of>::iterator of);
   std::unordered_map<Life, Of> clients_;
   std::unordered_map<std::string, std::set<std::pair<Life, uint64_t>>> by_key_;
+};
+
+/// The last will of a process (Store::set_at_end).
+struct StoreWill {
+  std::string process, key, value, done;
+};
+
+/// Last wills by client and key, and the watch of each process that has one. Thread safety: none.
+class StoreWills {
+ public:
+  explicit StoreWills(const StoreLimits& limits) : limits_(limits) {}
+  /// Replaces the will of the client for that key. True: its process has no watch yet. Adds a watch without
+  /// a will to `unneeded`. Throws: StoreFull.
+  bool add(const Life& client, StoreWill will, std::vector<uint64_t>& unneeded);
+  /// Takes out the wills of a process that has ended.
+  std::vector<StoreWill> take(const std::string& process);
+  /// `done` is set: removes the wills that end with it. Returns the watches without a will, and zeros.
+  std::vector<uint64_t> remove_done(const std::string& done);
+  /// That process has a watch now. False: it has no will any more, or has another watch.
+  bool watched(const std::string& process, uint64_t watch);
+
+ private:
+  using Key = std::pair<Life, std::string>;
+  struct Process {
+    uint64_t watch = 0;  ///< 0: none yet
+    std::set<Key> wills;
+  };
+  /// Removes a will. Returns the watch of its process if that has no other will, else 0.
+  uint64_t remove(std::map<Key, StoreWill>::iterator at);
+  const StoreLimits& limits_;
+  std::map<Key, StoreWill> wills_;
+  std::unordered_map<std::string, Process> processes_;
+  std::unordered_map<std::string, std::set<Key>> by_done_;
+  std::unordered_map<Life, size_t> counts_;
+  size_t bytes_ = 0;
 };
 
 }  // namespace weft::rpc::inner

@@ -33,6 +33,7 @@ struct ParameterVersions {
   int64_t version = 0;          ///< steps taken
   std::vector<MadeId> pending;  ///< contexts of the steps that are being taken
   bool prepared = false;        ///< one of these awaits its decision
+  bool decided = false;         ///< the prepared one takes its values: no doubt is left to end
   std::deque<TakenStep> steps;  ///< its latest ones
 };
 using VersionsPtr = std::shared_ptr<ParameterVersions>;
@@ -67,6 +68,10 @@ class StepLedger : public std::enable_shared_from_this<StepLedger> {
   /// Keeps the records of an undecided step whose optimizer ends, so that others still meet it. They go with
   /// the last other user of the parameters.
   void keep_doubt(std::vector<Tensor> params, std::vector<VersionsPtr> records);
+  /// The decision about a prepared step has come. False: its doubt was ended. True: the step cannot be
+  /// forgotten any more, until its end or `unclaim`.
+  bool claim(const std::vector<VersionsPtr>& records, MadeId context);
+  void unclaim(const std::vector<VersionsPtr>& records);
   /// Forgets prepared steps that nobody will decide.
   void forget_prepared(const std::vector<VersionsPtr>& records);
   /// Counts a change that is no step of a context, such as a loaded checkpoint.

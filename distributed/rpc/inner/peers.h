@@ -40,6 +40,8 @@ class FinishedSet {
   std::vector<uint64_t> open_;
 };
 
+inline constexpr size_t kMaxListed = 4096;  ///< most open requests in one status
+
 /// An open call at its caller.
 struct PendingCall {
   Kind kind{};
@@ -165,6 +167,9 @@ class PeerTable {
   /// The life with that incarnation, in the place of `before`, unless that has a successor already. One that
   /// counted as lost since this worker was not told of it lives again: nothing was sent to it.
   Peer& succeed(Peer& before, Incarnation next, TimePoint now);
+  /// Nobody has told of that expected life for a lease: it stands with the past ones until a call or the news
+  /// of it comes.
+  void give_up(Life life);
   bool lost(Life life);           ///< it is known to be lost or to have left
   std::vector<Peer*> all();       ///< the current lives and those expected, by id
   std::string name(WorkerId id);  ///< creates the peer when it is missing
@@ -179,9 +184,10 @@ class PeerTable {
  private:
   static std::unique_ptr<Peer> make(Life life, const std::string& name, bool told);
   Peer* past(Life life);
+  static bool is_waiting(Peer& p);  ///< calls to it wait until this worker is told of it
   mutable Mutex mutex_;
   std::unordered_map<int32_t, std::unique_ptr<Peer>> peers_ WEFT_GUARDED_BY(mutex_);
-  std::vector<std::unique_ptr<Peer>> past_ WEFT_GUARDED_BY(mutex_);
+  std::unordered_map<Life, std::unique_ptr<Peer>> past_ WEFT_GUARDED_BY(mutex_);
   static constexpr size_t kMostExpected = 4096;
   std::map<Life, std::unique_ptr<Peer>> expected_ WEFT_GUARDED_BY(mutex_);  // not told of yet
   std::unordered_map<std::string, int32_t> ids_by_name_ WEFT_GUARDED_BY(mutex_);
