@@ -165,6 +165,13 @@ void SimNetwork::kill(WorkerId id) {
       core_->leave(*node, "the connection was reset", core_->options.break_notice);
 }
 
+void SimNetwork::kill_at(const std::string& address) {
+  core_->runtime.trace("kill " + address);
+  const auto found = core_->by_address.find(address);
+  if (found != core_->by_address.end() && found->second->alive)
+    core_->leave(*found->second, "the connection was reset", core_->options.break_notice);
+}
+
 void SimNetwork::inject(WorkerId from, WorkerId to, std::string frame) {
   SimNode *source = nullptr, *target = nullptr;
   for (auto& node : core_->nodes) {

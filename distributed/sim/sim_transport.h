@@ -80,6 +80,8 @@ class WEFT_API SimNetwork {
 
   /// Kills a worker: its transport drops all sends and gets no more callbacks. Its address is free again.
   void kill(WorkerId id);
+  /// The same for the transport at an address, where several have one id.
+  void kill_at(const std::string& address);
 
   /// Delivers raw bytes as one frame from `from` to `to`, for tests of malformed input.
   void inject(WorkerId from, WorkerId to, std::string frame);

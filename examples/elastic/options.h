@@ -31,7 +31,7 @@ struct Report {
 /// The result of a training.
 struct Result {
   double loss = 0;      ///< of the last step
-  int64_t kept = 0;     ///< contexts, passes and references that server and trainer still have at the end
+  int64_t kept = 0;     ///< sum of the counters of held things at server and trainer, at the end
   int64_t resumes = 0;  ///< how often the last trainer began again
 };
 

@@ -126,8 +126,6 @@ class Supervisor {
       kill(pid, SIGKILL);
       if (reported) deaths_.emplace_back(role, struck_ns_);
       ++outcome_.kills;
-      // Once back, a member needs a moment until the cluster can do without another one.
-      if (member) calm_until_ns_ = struck_ns_ + static_cast<int64_t>(2e9 * longest_absence(options_));
       std::printf("step %lld: killed the %s (pid %d)\n", static_cast<long long>(step_), role.c_str(), pid);
     } else {
       if (reported && s.leases > 1) stops_.emplace_back(role, struck_ns_);
@@ -139,6 +137,8 @@ class Supervisor {
       kill(pid, SIGCONT);
       recover();
     }
+    // Once back, a member needs a moment until the cluster can do without another one.
+    if (member) calm_until_ns_ = struck_ns_ + static_cast<int64_t>(2e9 * longest_absence(options_));
     std::fflush(stdout);
   }
 

@@ -7,12 +7,14 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
 #include <thread>
 
 #include <weft/distributed.h>
 #include <weft/distributed/launch/membership.h>
 #include <weft/distributed/launch/store_service.h>
 #include <weft/distributed/optim/dist_checkpoint.h>
+#include "../common/held_counters.h"
 
 namespace elastic {
 namespace {
@@ -41,17 +43,30 @@ struct Layer : weft::nn::Module {
 WEFT_RPC_CONSTRUCTOR(Layer, int64_t, int64_t, int64_t);
 WEFT_RPC_CLASS(Layer, forward, parameter_rrefs);
 
-/// Contexts, passes and references that this worker still keeps: values for others, and references to theirs.
-int64_t kept_here() {
-  const auto counters = weft::rpc::debug_info();
-  int64_t sum = 0;
-  for (const char* name :
-       {"num_owner_rrefs", "num_user_rrefs", "num_forks", "num_pending_users", "num_pending_children",
-        "dist_autograd.num_autograd_contexts", "dist_autograd.num_current_backward_passes"})
-    sum += counters.at(name);
-  return sum;
+/// The counters of things that this worker still holds. `served`: in a served call, which counts itself.
+std::map<std::string, int64_t> kept_here(bool served) {
+  auto kept = weft::rpc::debug_info();
+  --kept.at("agent.watches");  // the other worker is kept under lease as long as the group lives
+  if (served && --kept.at("agent.server_active_calls") == 0) kept.erase("agent.served_bytes");
+  for (const char* memory : {"agent.shared_bytes", "agent.shared_payloads"})  // kept for later, and a total
+    kept.erase(memory);
+  std::erase_if(kept, [](const auto& c) { return c.second == 0 || !examples::counts_held(c.first, true); });
+  return kept;
 }
 WEFT_RPC(kept_here);
+/// The sum of the counters at both workers. `say`: names them.
+int64_t kept_in_all(bool say) {
+  int64_t sum = 0;
+  for (const auto& [where, kept] :
+       {std::pair("ps", weft::rpc::rpc_sync<kept_here>("ps", true)), std::pair("trainer", kept_here(false))})
+    for (const auto& [name, value] : kept) {
+      sum += std::abs(value);
+      if (say)
+        std::fprintf(stderr, "elastic: %s has %s = %lld\n", where, name.c_str(),
+                     static_cast<long long>(value));
+    }
+  return sum;
+}
 void finish() { weft::rpc::stop_serving(); }
 WEFT_RPC(finish);
 
@@ -149,9 +164,9 @@ int train(const Options& o) {
   }
   // Both drop the objects of the session, and the server those of earlier lives of this worker.
   const auto limit = std::chrono::steady_clock::now() + 30s;
-  while ((result.kept = weft::rpc::rpc_sync<kept_here>("ps") + kept_here()) > 0 &&
-         std::chrono::steady_clock::now() < limit)
+  while ((result.kept = kept_in_all(false)) > 0 && std::chrono::steady_clock::now() < limit)
     std::this_thread::sleep_for(20ms);
+  if (result.kept > 0) result.kept = kept_in_all(true);
   write_result(o.dir, result);
   weft::rpc::rpc_sync<finish>("ps");
   weft::rpc::shutdown();

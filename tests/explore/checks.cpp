@@ -2,8 +2,10 @@
 #include "explore/checks.h"
 
 #include <cmath>
-#include <set>
 
+#include <weft/distributed/optim/inner/step_seam.h>
+
+#include "../../examples/common/held_counters.h"
 #include "explore/interpret.h"
 
 namespace weft::explore {
@@ -34,23 +36,25 @@ std::string difference(const std::vector<Numbers>& seen, const std::vector<Numbe
 }
 
 std::string left_on(const rpc::Agent& agent, bool hurt, int64_t watches) {
-  // Totals, and the pool that all workers of a simulation share. A counter that is not here counts held
-  // things, or events that an honest group does not have.
-  static const std::set<std::string> kTotals = {
-      "agent.thread_pool_size",    "agent.num_threads",    "agent.num_idle_threads",
-      "agent.num_blocked_threads", "agent.queued_tasks",   "agent.client_calls",
-      "agent.served_calls",        "agent.served_errors",  "agent.timeouts",
-      "agent.resent_requests",     "agent.resent_replies", "agent.duplicates",
-      "agent.late_replies",        "agent.statuses",       "agent.peers",
-      "agent.credit_waits",        "batch.calls",          "batch.runs"};
-  static const std::set<std::string> kOfLosses = {"agent.lost_peers", "num_gone_rrefs"};
   std::string out;
   for (const auto& [key, value] : agent.debug_info())
-    if (value != (key == "agent.watches" ? watches : 0) && kTotals.count(key) == 0 &&
-        !(hurt && kOfLosses.count(key) > 0))
+    if (value != (key == "agent.watches" ? watches : 0) && examples::counts_held(key, hurt))
       out += str(" ", agent.self().name, " has ", key, " = ", value, ";");
   return out;
 }
+
+namespace {
+std::function<void()>& at_point() {
+  static std::function<void()> f;
+  return f;
+}
+}  // namespace
+
+StepPoints::StepPoints(std::function<void(int)> f) {
+  at_point() = [f = std::move(f), seen = 0]() mutable { f(++seen); };
+  dist_optim::detail::at_step_point = [](const char*) { at_point()(); };
+}
+StepPoints::~StepPoints() { dist_optim::detail::at_step_point = nullptr, at_point() = nullptr; }
 
 Program last_program(int workers) {
   static const Program kLast = make_small_plan(4711, 4).programs.front();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <exception>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -35,6 +36,14 @@ std::string difference(const std::vector<Numbers>& seen, const std::vector<Numbe
 std::string left_on(const rpc::Agent& agent, bool hurt, int64_t watches);
 /// A program over all workers, for the end of a run.
 Program last_program(int workers);
+
+/// Calls f with 1, 2, ... at the points of steps in two phases while it lives.
+class StepPoints {
+ public:
+  explicit StepPoints(std::function<void(int)> f);
+  StepPoints(const StepPoints&) = delete;
+  ~StepPoints();
+};
 
 /// The run of a plan with `elastic`.
 Outcome run_elastic(const Plan& plan, const Planted* planted);

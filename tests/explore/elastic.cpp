@@ -1,9 +1,13 @@
-// One schedule in an elastic group: a program runs while workers are cut off from the store or from all, die,
-// and are succeeded. Every life calls every name all the time. No two lives of a name may serve at one time.
-// Then each name gets a life that works, and a last program must be right. At the end the living hold
-// nothing.
+// One schedule in an elastic group: a program runs while workers are cut off from the store or from others,
+// die, and are succeeded, and the store dies and comes back. Every life calls every name all the time. No two
+// lives of a name may serve at one time. Then each name gets a life that works, and a last program must be
+// right. At the end the living hold nothing.
+#include <unistd.h>
+
+#include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 
 #include <weft/distributed/rpc/rpc.h>
@@ -21,6 +25,7 @@ using rpc::Duration;
 using test::ElasticGroup;
 
 constexpr Duration kElasticLease = 4s;
+constexpr Duration kStepLease = 2s;  ///< of a decision on a step in two phases (world.cpp)
 constexpr Duration kLongestProgram = 300s;
 
 /// The lives that served a call under an id, each once per piece of time.
@@ -45,13 +50,22 @@ class ElasticRun {
   Outcome go() {
     served_lives().clear();
     {
-      start();
-      watch_program();
-      make_whole();
-      finish();
+      try {
+        start();
+        watch_program();
+        make_whole();
+        finish();
+      } catch (const std::exception& e) {
+        fail(str("the group does not become whole: ", e.what()));
+      }
+      points_.reset();
+      over_ = true;  // after a failure too no task may outlive the group
+      for (int i = 0; i < 100 && callers_ + open_ > 0; ++i) g_->sim().run_for(1s);
       out_.hash = g_->sim().log_hash();
       task_.reset();
       g_.reset();
+      std::filesystem::remove(log_);
+      std::filesystem::remove(log_ + ".lock");
     }
     if (Table::living != 0) fail(str(Table::living.exchange(0), " tables live after their workers' end"));
     return out_;
@@ -74,17 +88,27 @@ class ElasticRun {
                                  .lease = kElasticLease,
                                  .init_timeout = 25s,
                                  .keep_log = std::getenv("WEFT_TEST_LOG") != nullptr};
+    for (const Fault& f : plan_.faults)
+      if (f.kind == Fault::Kind::kStore)
+        log_ = std::filesystem::temp_directory_path() / str("weft_explore_", getpid(), ".log");
+    options.store_log = log_;
     if (planted_ && planted_->store)
       options.around = [this](const std::string&, std::shared_ptr<rpc::Store> client) {
         return planted_->store(std::move(client));
       };
     g_ = std::make_unique<ElasticGroup>(std::move(options));
-    g_->net().add_rule({.match = [this](const std::string&) { return ++out_.messages, false; }});
+    g_->net().add_rule({.match = [this](const std::string&) { return at_message(), false; }});
     for (int w = 0; w < plan_.workers; ++w) lives_.push_back(&join(w));
     wait_for_all();
     for (Worker* w : lives_) call_all_the_time(*w);
     for (const Fault& f : plan_.faults)
-      g_->sim().call_at(g_->sim().now() + std::chrono::microseconds(f.at_us), [this, &f] { hit(f); });
+      if (f.at_us > 0)
+        g_->sim().call_at(g_->sim().now() + std::chrono::microseconds(f.at_us), [this, &f] { hit(f); });
+    points_.emplace([this](int point) {
+      for (const Fault& f : plan_.faults)
+        if (f.point == point && f.at_us == 0) soon(f);
+    });
+    before_ = out_.messages;
   }
 
   Worker& join(int w) {
@@ -115,22 +139,51 @@ class ElasticRun {
 
   // ---- faults
 
+  void at_message() {
+    const int at = ++out_.messages - before_;
+    if (!points_) return;  // before the program
+    for (const Fault& f : plan_.faults)
+      if (f.at_us == 0 && f.point == 0 && f.message + 1 == at) soon(f);
+  }
+  /// As a callback, which is not preempted.
+  void soon(const Fault& f) {
+    g_->sim().call_at(g_->sim().now(), [this, &f] { hit(f); });
+  }
+
   void hit(const Fault& f) {
     if (whole_) return;
-    const int w = 1 + (f.worker + plan_.workers - 2) % (plan_.workers - 1);
+    const int w = f.worker % plan_.workers;
     const Duration length = std::chrono::microseconds(f.us);
+    if (f.kind == Fault::Kind::kStore) return hit_store(length);
     if (f.kind == Fault::Kind::kKill) {
       hurt_ = true;
       g_->kill(worker(w));
       if (task_->agent == worker(w).agent()) task_->killed = true;
       return after(length, [this, w] { succeed(w); });
     }
-    cut_ += length;
-    hurt_ = hurt_ || cut_ > kElasticLease / 2;
+    count_cut(length);
     if (f.kind == Fault::Kind::kIsolate) g_->cut_all(worker(w));
+    else if (f.kind == Fault::Kind::kPart) g_->cut_members(worker(w));
     else g_->cut_store(worker(w));
     if (f.kind == Fault::Kind::kReplace) succeed(w);
     after(length, [this] { g_->net().heal(); });
+  }
+
+  /// A program may fail when the cuts take half of a lease.
+  void count_cut(Duration length) {
+    cut_ += length;
+    const bool two_phase = !plan_.programs.empty() && plan_.programs.front().two_phase;
+    hurt_ = hurt_ || cut_ > (two_phase ? kStepLease : kElasticLease) / 2;
+  }
+
+  void hit_store(Duration length) {
+    if (std::exchange(store_away_, true)) return;
+    count_cut(length);
+    g_->kill_store();
+    after(length, [this] {
+      g_->start_store();
+      store_away_ = false;
+    });
   }
 
   void after(Duration wait, rpc::Task f) {
@@ -230,7 +283,7 @@ class ElasticRun {
     g_->net().set_faults(0, 0);
     g_->net().heal();
     g_->sim().run_for(4 * kElasticLease);
-    for (int w = 1; w < plan_.workers; ++w) {
+    for (int w = 0; w < plan_.workers; ++w) {
       if (!needs_successor(w)) continue;
       g_->kill(worker(w));
       lives_[static_cast<size_t>(w)] = &join(w);
@@ -271,13 +324,16 @@ class ElasticRun {
   const Plan& plan_;
   const Planted* const planted_;
   std::unique_ptr<ElasticGroup> g_;
+  std::optional<StepPoints> points_;
+  std::string log_;  ///< of the store, if it dies
+  int before_ = 0;   ///< messages before the program
   std::vector<Worker*> lives_;
   std::shared_ptr<Task> task_;
   std::vector<Numbers> expected_;
   Program last_;
   Duration cut_{};  ///< all cuts together: they may follow each other
   int callers_ = 0, open_ = 0;
-  bool over_ = false, whole_ = false, hurt_ = false;
+  bool over_ = false, whole_ = false, hurt_ = false, store_away_ = false;
   Outcome out_;
 };
 

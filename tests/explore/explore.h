@@ -59,7 +59,9 @@ struct Range {
 Report explore(const Range& range, const Planted* planted = nullptr);
 /// Iterates over the first `depth` messages of a small program. For each it tries all combinations of loss,
 /// doubling and delay of the next `width` messages. It also kills, replaces, cuts off for half a lease and
-/// isolates for longer than a lease each worker at that message.
-Report explore_all(uint64_t seed, int workers, int depth, int width);
+/// isolates for longer than a lease each worker at that message. `elastic`: the workers form an elastic
+/// group. Each is cut off from the store, from the others and from all, and the store dies; nothing is lost,
+/// doubled or delayed.
+Report explore_all(uint64_t seed, int workers, int depth, int width, bool elastic = false);
 
 }  // namespace weft::explore

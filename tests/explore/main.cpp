@@ -1,6 +1,6 @@
 // test_explore runs its tests, as every program of tests does. With these options it explores instead:
 //   test_explore --schedules 100000 --seed 1 [--workers 3] [--planted NAME]
-//   test_explore --depth 200 --width 1 --seed 1 [--workers 3]
+//   test_explore --depth 200 --width 1 --seed 1 [--workers 3] [--elastic 1]
 // It prints the failing schedule, shrunk, and ends with status 1.
 #include <gtest/gtest.h>
 
@@ -17,6 +17,7 @@ int main(int argc, char** argv) {
   if (argc == 1) return RUN_ALL_TESTS();
   Range range;
   int depth = 0, width = 1;
+  bool elastic = false;
   const Planted* planted = nullptr;
   for (int i = 1; i < argc; ++i) {
     const char* const value = i + 1 < argc ? argv[i + 1] : nullptr;
@@ -24,6 +25,7 @@ int main(int argc, char** argv) {
     if (is("--schedules")) range.schedules = std::strtoull(value, nullptr, 10);
     else if (is("--seed")) range.seed = std::strtoull(value, nullptr, 10);
     else if (is("--workers")) range.workers = std::atoi(value);
+    else if (is("--elastic")) elastic = std::atoi(value) != 0;
     else if (is("--depth")) depth = std::atoi(value);
     else if (is("--width")) width = std::atoi(value);
     else if (is("--planted")) {
@@ -39,9 +41,9 @@ int main(int argc, char** argv) {
     }
   }
   const auto start = std::chrono::steady_clock::now();
-  const Report report = depth > 0
-                            ? explore_all(range.seed, range.workers > 0 ? range.workers : 3, depth, width)
-                            : explore(range, planted);
+  const Report report =
+      depth > 0 ? explore_all(range.seed, range.workers > 0 ? range.workers : 3, depth, width, elastic)
+                : explore(range, planted);
   const double s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   std::printf("%llu schedules in %.1f s: %llu whole, %llu with a reported loss, %llu messages\n",
               static_cast<unsigned long long>(report.schedules), s,

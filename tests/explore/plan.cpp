@@ -13,7 +13,8 @@ constexpr std::array kOps = {
     "local",  "call",     "free",       "chain",    "free_chain",      "async", "await",   "forget",
     "remote", "hold",     "parameter",  "third",    "fetch",           "use",   "forward", "keep",
     "give",   "drop_ref", "drop_value", "backward", "remote_backward", "step",  "burst"};
-constexpr std::array kFaults = {"drop", "double", "delay", "cut", "isolate", "kill", "replace"};
+constexpr std::array kFaults = {"drop", "double",  "delay", "cut",  "isolate",
+                                "kill", "replace", "part",  "store"};
 
 class Draw {
  public:
@@ -66,22 +67,27 @@ Program draw_program(Draw& draw, int driver, int workers, int most_steps) {
   return p;
 }
 
-/// One program in an elastic group. Its faults hit all workers but worker 0.
+/// One program in an elastic group. Most faults come while it runs: at a message, or at a point of its steps
+/// in two phases.
 void make_elastic(Draw& draw, Plan& plan) {
+  using Kind = Fault::Kind;
   plan.elastic = true;
   plan.shutdown = false;
   plan.programs.resize(1);
   plan.faults.clear();
   for (int n = draw.upto(4); n > 0; --n) {
     Fault f;
-    f.kind = std::array{Fault::Kind::kCut, Fault::Kind::kIsolate, Fault::Kind::kKill,
-                        Fault::Kind::kReplace}[static_cast<size_t>(draw.upto(4))];
-    f.worker = 1 + draw.upto(plan.workers - 1);
-    f.at_us = 1000 * draw.upto(15000);
-    f.us = 1000 * (f.kind == Fault::Kind::kKill      ? draw.upto(5000)
-                   : f.kind == Fault::Kind::kReplace ? 5000 + draw.upto(5000)
-                   : draw.one_in(2)                  ? 200 + draw.upto(1500)
-                                                     : 5000 + draw.upto(8000));
+    f.kind = std::array{Kind::kCut,     Kind::kIsolate, Kind::kKill, Kind::kKill,
+                        Kind::kReplace, Kind::kPart,    Kind::kStore}[static_cast<size_t>(draw.upto(7))];
+    f.worker = draw.upto(plan.workers);
+    if (draw.one_in(4)) f.at_us = 1000 * (1 + draw.upto(15000));
+    else if (plan.programs.front().two_phase && draw.one_in(2)) f.point = 1 + draw.upto(3 * plan.workers);
+    else f.message = draw.early(250);
+    f.us = 1000 * (f.kind == Kind::kKill      ? draw.upto(5000)
+                   : f.kind == Kind::kReplace ? 5000 + draw.upto(5000)
+                   : f.kind == Kind::kPart    ? 200 + draw.upto(3500)
+                   : draw.one_in(2)           ? 200 + draw.upto(1500)
+                                              : 5000 + draw.upto(8000));
     plan.faults.push_back(f);
   }
 }
@@ -144,7 +150,7 @@ Plan make_plan(uint64_t seed, int workers, bool plain) {
       steps.insert(steps.begin() + at,
                    {.op = Step::Op::kBurst, .a = modes.upto(64), .b = modes.upto(64), .worker = plan.small});
     }
-  } else if (modes.one_in(12)) {
+  } else if (modes.one_in(6)) {
     make_elastic(modes, plan);
   }
   return plan;
@@ -196,11 +202,11 @@ std::string to_string(const Plan& plan) {
     }
   }
   for (const Fault& f : plan.faults) {
-    if (plan.elastic) out << "fault at " << f.at_us << " us: ";
+    if (f.at_us > 0) out << "fault at " << f.at_us << " us: ";
     else if (f.point > 0) out << "fault at point " << f.point << " of the steps: ";
     else out << "fault at message " << f.message << ": ";
     out << kFaults.at(static_cast<size_t>(f.kind));
-    if (f.kind >= Fault::Kind::kCut) out << " worker " << f.worker;
+    if (f.kind >= Fault::Kind::kCut && f.kind != Fault::Kind::kStore) out << " worker " << f.worker;
     if (f.us != 0) out << ", " << f.us << " us";
     if (f.late_us != 0) out << ", told within " << f.late_us << " us";
     out << "\n";

@@ -51,16 +51,18 @@ struct Program {
   std::vector<std::vector<Step>> iterations{};
 };
 
-/// A fault at the n-th message of the network; in an elastic group at a time.
+/// A fault at the n-th message of the network. In an elastic group that number counts from the start of the
+/// program, and `at_us` may stand in its place.
 struct Fault {
-  enum class Kind { kDrop, kDouble, kDelay, kCut, kIsolate, kKill, kReplace };
+  enum class Kind { kDrop, kDouble, kDelay, kCut, kIsolate, kKill, kReplace, kPart, kStore };
   Kind kind = Kind::kDrop;
   int message = 0;
-  int worker = 0;       ///< kCut, kIsolate, kKill, kReplace
-  int64_t us = 0;       ///< kDelay: the delay; kCut, kIsolate: how long; kKill: until the successor joins
+  int worker = 0;       ///< kCut, kIsolate, kKill, kReplace, kPart
+  int64_t us = 0;       ///< kDelay: the delay; cuts, kStore: how long; kKill: until the successor joins
   int64_t late_us = 0;  ///< a successor's members learn of it within this time
-  /// Elastic groups, from the start on. There kCut is one from the store, kIsolate one from the members too.
-  /// kReplace is a kCut of `us` during which a successor asks for the name.
+  /// Elastic groups, positive: the time since the start. There kCut is one from the store, kPart one from the
+  /// members, kIsolate both. kReplace is a kCut of `us` during which a successor asks for the name. kStore
+  /// ends the store, which comes back with its log.
   int64_t at_us = 0;
   int point = 0;  ///< positive: at that point of the steps in two phases in place of a message
 };

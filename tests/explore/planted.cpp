@@ -1,6 +1,7 @@
 // The planted faults: receivers between the network and an agent, which change, repeat or swallow messages as
 // a worker without the guarantee would. The library has no switch for this.
 #include <weft/distributed/autograd/dist_autograd.h>
+#include <weft/distributed/launch/inner/group_keys.h>
 #include <weft/distributed/rpc/function.h>
 #include <weft/distributed/wire/inner/wire_format.h>
 
@@ -266,6 +267,27 @@ class NameTakenEarly final : public AroundStore {
   }
 };
 
+/// A change of a value that somebody else has changed meanwhile.
+class UpdateLost final : public AroundStore {
+ public:
+  using AroundStore::AroundStore;
+  bool compare_and_set(const std::string& key, const Text&, const std::string& value,
+                       Deadline until) override {
+    set(key, value, until);
+    return true;
+  }
+};
+
+/// The commit of a step in two phases goes to the owners alone.
+class CommitUnwritten final : public AroundStore {
+ public:
+  using AroundStore::AroundStore;
+  void hold(const std::string& key, const std::string& value, rpc::Duration lease, Deadline until) override {
+    if (key.rfind(rpc::inner::kStepBegin, 0) == 0 && value == rpc::inner::kStepCommit) return;
+    AroundStore::hold(key, value, lease, until);
+  }
+};
+
 template <class T> std::shared_ptr<rpc::Store> make_store(std::shared_ptr<rpc::Store> client) {
   return std::make_shared<T>(std::move(client));
 }
@@ -327,6 +349,12 @@ const std::vector<Planted>& planted_faults() {
       {.name = "name_taken_early",
        .guarantee = "a successor serves once the old lease has run out",
        .store = make_store<NameTakenEarly>},
+      {.name = "update_lost",
+       .guarantee = "of two changes of a value at the store none is lost",
+       .store = make_store<UpdateLost>},
+      {.name = "commit_unwritten",
+       .guarantee = "a decision is in the store before an owner commits",
+       .store = make_store<CommitUnwritten>},
       {.name = "no_lease", .guarantee = "a dead worker is noticed", .lease_s = 100000},
   };
   return all;

@@ -1,9 +1,8 @@
 // One schedule: the programs run as tasks of a simulated group while faults hit the messages that the
 // schedule names. Then the group is made whole, and a last program over all workers must be right. At the
 // end the living hold nothing.
+#include <optional>
 #include <set>
-
-#include <weft/distributed/optim/inner/step_seam.h>
 
 #include "explore/checks.h"
 #include "explore/explore.h"
@@ -47,7 +46,7 @@ class Run {
       tasks_.clear();
       c_->net().clear_rules();  // the goodbyes of the agents meet no fault
       c_.reset();
-      dist_optim::detail::at_step_point = nullptr;
+      points_.reset();
     }
     if (Table::living != 0) fail(str(Table::living.exchange(0), " tables live after their workers' end"));
     return out_;
@@ -84,8 +83,7 @@ class Run {
     hurt_.resize(static_cast<size_t>(plan_.workers));
     cut_off_.resize(static_cast<size_t>(plan_.workers));
     c_->net().add_rule({.match = [this](const std::string&) { return at_message(), false; }});
-    points() = [this, seen = 0]() mutable { at_point(++seen); };
-    dist_optim::detail::at_step_point = [](const char*) { points()(); };
+    points_.emplace([this](int point) { at_point(point); });
     add_rule(Fault::Kind::kDrop, rpc::FaultRule::Action::kDrop);
     add_rule(Fault::Kind::kDouble, rpc::FaultRule::Action::kDuplicate);
     for (const Fault& f : plan_.faults)
@@ -115,10 +113,6 @@ class Run {
   void at_point(int point) {
     for (const Fault& f : plan_.faults)
       if (f.point == point) after(0us, [this, &f] { hit(f); });
-  }
-  static std::function<void()>& points() {
-    static std::function<void()> f;
-    return f;
   }
 
   void after(Duration wait, rpc::Task f) { c_->sim().call_at(c_->sim().now() + wait, std::move(f)); }
@@ -308,6 +302,7 @@ class Run {
   std::vector<std::vector<Numbers>> expected_;
   std::vector<std::unique_ptr<rpc::Receiver>> between_;
   std::unique_ptr<Cluster> c_;
+  std::optional<StepPoints> points_;
   std::vector<std::shared_ptr<Task>> tasks_;
   std::vector<bool> hurt_;
   std::vector<bool> cut_off_;  ///< for a lease or longer

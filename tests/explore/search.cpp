@@ -17,6 +17,13 @@ constexpr Fault kOfWorker[] = {{.kind = Fault::Kind::kKill, .us = 400},
                                {.kind = Fault::Kind::kCut, .us = 1000000},
                                {.kind = Fault::Kind::kIsolate, .us = 2500000}};
 
+/// The same in an elastic group, whose lease is 4 s.
+constexpr Fault kOfMember[] = {{.kind = Fault::Kind::kKill, .us = 400},
+                               {.kind = Fault::Kind::kReplace, .us = 6000000},
+                               {.kind = Fault::Kind::kCut, .us = 900000},
+                               {.kind = Fault::Kind::kPart, .us = 3000000},
+                               {.kind = Fault::Kind::kIsolate, .us = 6000000}};
+
 class Shrinker {
  public:
   Shrinker(Plan plan, const Planted* planted) : best_(std::move(plan)), planted_(planted) {}
@@ -109,17 +116,30 @@ Report explore(const Range& range, const Planted* planted) {
   return report;
 }
 
-Report explore_all(uint64_t seed, int workers, int depth, int width) {
+Report explore_all(uint64_t seed, int workers, int depth, int width, bool elastic) {
   Report report;
-  const Plan whole = make_small_plan(seed, workers);
-  const std::string command =
-      str("test_explore --depth ", depth, " --width ", width, " --seed ", seed, " --workers ", workers);
+  Plan whole = make_small_plan(seed, workers);
+  whole.elastic = elastic;
+  const std::string command = str("test_explore --depth ", depth, " --width ", width, " --seed ", seed,
+                                  " --workers ", workers, elastic ? " --elastic 1" : "");
   if (!add(report, whole, command, nullptr)) return report;
   depth = std::min(depth, static_cast<int>(report.messages));
   constexpr int kActions = 4;  // none, loss, doubling, delay
   int combinations = 1;
   for (int i = 0; i < width; ++i) combinations *= kActions;
   for (int at = 0; at < depth; ++at) {
+    if (elastic) {
+      std::vector<Fault> faults{{.kind = Fault::Kind::kStore, .us = 1000000}};
+      for (int worker = 0; worker < workers; ++worker)
+        for (Fault fault : kOfMember) fault.worker = worker, faults.push_back(fault);
+      for (Fault fault : faults) {
+        Plan plan = whole;
+        fault.message = at;
+        plan.faults = {fault};
+        if (!add(report, plan, command, nullptr)) return report;
+      }
+      continue;
+    }
     for (int combination = 1; combination < combinations; ++combination) {
       if (combination % kActions == 0) continue;  // a later window has it
       Plan plan = whole;

@@ -38,9 +38,20 @@ TEST(ProgramsSlow, elastic_ends_with_the_same_loss_whichever_of_its_processes_is
     const Output out = run(std::string("elastic --steps 120 --kills 1 --lease 1 --victims ") + victim);
     EXPECT_EQ(out.code, 0) << out.text;
     EXPECT_TRUE(out.has(std::string(": killed the ") + victim)) << out.text;
+    const std::string reports = std::string(victim) == "store" ? "0," : "1,";  // it is no member
+    EXPECT_TRUE(out.has("reports of deaths: " + reports)) << out.text;
     EXPECT_EQ(out.last().find("elastic: steps=120 kills=1 stops=0 restarts="), 0u) << out.text;
     EXPECT_TRUE(out.has(" matches undisturbed: yes")) << out.text;
   }
+}
+
+TEST(ProgramsSlow, elastic_fails_when_nobody_reports_a_loss) {
+  const Folder folder("unreported");
+  std::filesystem::create_directory(folder.file("events"));  // no worker can write its reports there
+  const Output out = run("elastic --steps 120 --kills 1 --lease 1 --victims ps --dir " + folder.path());
+  EXPECT_EQ(out.code, 1) << out.text;
+  EXPECT_TRUE(out.has("losses of a worker that nobody reported: 1\n")) << out.text;
+  EXPECT_TRUE(out.has(" matches undisturbed: yes")) << out.text;  // all else is well
 }
 
 TEST(ProgramsSlow, elastic_goes_on_when_a_member_of_etcd_is_killed) {
@@ -49,6 +60,14 @@ TEST(ProgramsSlow, elastic_goes_on_when_a_member_of_etcd_is_killed) {
   EXPECT_EQ(out.code, 0) << out.text;
   EXPECT_TRUE(out.has(": killed the etcd")) << out.text;
   EXPECT_EQ(out.last().find("elastic: steps=600 kills=1 stops=0 restarts="), 0u) << out.text;
+  EXPECT_TRUE(out.has(" matches undisturbed: yes")) << out.text;
+}
+
+TEST(ProgramsSlow, elastic_goes_on_when_members_of_etcd_are_stopped) {
+  if (!std::filesystem::exists("/usr/bin/etcd")) GTEST_SKIP() << "etcd is not installed: /usr/bin/etcd";
+  const Output out = run("elastic --etcd --steps 20000 --kills 0 --stops 2 --lease 2 --victims store");
+  EXPECT_EQ(out.code, 0) << out.text;
+  EXPECT_TRUE(out.has(": stopped the etcd") && out.has(" for 2 leases\n")) << out.text;
   EXPECT_TRUE(out.has(" matches undisturbed: yes")) << out.text;
 }
 

@@ -1,5 +1,5 @@
 // Elastic groups in one simulation (elastic.h). The store has the network id of the worker that came first.
-// That worker is not cut off by a rule or killed by its id.
+// So that worker is not cut off by a rule, and both are killed by their addresses.
 #include "support/elastic.h"
 
 #include <cstdlib>
@@ -20,8 +20,18 @@ ElasticGroup::ElasticGroup(ElasticOptions options) : options_(std::move(options)
   if (const char* shift = std::getenv("WEFT_TEST_SEED")) options_.seed += std::strtoull(shift, nullptr, 10);
   sim_ = std::make_shared<SimRuntime>(SimOptions{.seed = options_.seed, .keep_log = options_.keep_log});
   net_ = std::make_unique<SimNetwork>(*sim_, options_.net);
+  start_store();
+}
+
+void ElasticGroup::start_store() {
   server_ = make_store_server(
-      *sim_, [&](Receiver& receiver) { return net_->attach(WorkerId{0}, receiver, kStoreAddress); });
+      *sim_, [&](Receiver& receiver) { return net_->attach(WorkerId{0}, receiver, kStoreAddress); },
+      {.log = options_.store_log});
+}
+
+void ElasticGroup::kill_store() {
+  net_->kill_at(kStoreAddress);
+  server_.reset();
 }
 
 ElasticGroup::~ElasticGroup() {
@@ -48,9 +58,9 @@ ElasticGroup::Worker& ElasticGroup::join(const std::string& name,
     AgentOptions mine;
     mine.name = name, mine.id = id, mine.lease = options_.lease;
     if (change) change(mine);
-    return Agent::create(sim_, mine, [&](Receiver& receiver) {
-      return net_->attach(id, receiver, str("sim:", name, "-", worker->client));
-    });
+    worker->address = str("sim:", name, "-", worker->client);
+    return Agent::create(sim_, mine,
+                         [&](Receiver& receiver) { return net_->attach(id, receiver, worker->address); });
   };
   worker->membership = Membership::join(sim_, store, joining);
   workers_.push_back(std::move(worker));
@@ -63,7 +73,7 @@ void ElasticGroup::run(const Worker& worker, const std::function<void()>& f) con
 }
 
 void ElasticGroup::kill(const Worker& worker) {
-  net_->kill(worker.id());
+  net_->kill_at(worker.address);
   net_->kill(worker.client);
 }
 
@@ -71,6 +81,10 @@ void ElasticGroup::cut_store(const Worker& worker) { net_->partition({worker.cli
 
 void ElasticGroup::cut_all(const Worker& worker) {
   cut_store(worker);
+  cut_members(worker);
+}
+
+void ElasticGroup::cut_members(const Worker& worker) {
   std::vector<WorkerId> others;
   for (const auto& w : workers_)
     if (w->id() != worker.id()) others.push_back(w->id());

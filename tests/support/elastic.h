@@ -21,7 +21,8 @@ struct ElasticOptions {
   rpc::SimNetOptions net{};
   rpc::Duration lease = std::chrono::seconds(10);
   rpc::Duration init_timeout = std::chrono::minutes(1);
-  bool keep_log = true;  ///< keep the lines of the trace
+  bool keep_log = true;     ///< keep the lines of the trace
+  std::string store_log{};  ///< a file of its own for the store's log; empty: none
   /// puts something around the store client of a worker
   std::function<std::shared_ptr<rpc::Store>(const std::string& name, std::shared_ptr<rpc::Store>)> around{};
   decltype(rpc::JoinOptions::found) found{};  ///< of every worker
@@ -34,6 +35,7 @@ class ElasticGroup {
     std::string name;
     std::shared_ptr<rpc::Membership> membership;
     rpc::WorkerId client;  ///< network id of its store client
+    std::string address{};
     const std::shared_ptr<rpc::Agent>& agent() const { return membership->agent(); }
     rpc::WorkerId id() const { return agent()->self().id; }
   };
@@ -48,8 +50,13 @@ class ElasticGroup {
   void run(const Worker& worker, const std::function<void()>& f) const;
   /// Its messages vanish, those to the store too. The life itself goes on and knows nothing of that.
   void kill(const Worker& worker);
+  /// The store's process ends. A store that was made with a log may come back.
+  void kill_store();
+  void start_store();
   /// Cuts it off from the store, until net().heal().
   void cut_store(const Worker& worker);
+  /// Cuts it off from all that have joined.
+  void cut_members(const Worker& worker);
   /// Cuts it off from all that have joined and from the store.
   void cut_all(const Worker& worker);
 

@@ -40,6 +40,15 @@ END
 expect 1 'some stages FAILED' <<'END'
 exit 8
 END
+expect 0 'all stages passed' <<'END'
+echo ' 3/9 Test  #3: test_explore.part_1 .......   Passed  100.50 sec'
+echo ' 4/9 Test #12: test_fuzz.part_1 ..........   Passed   70.40 sec'
+echo ' 5/9 Test #13: test_rpc.part_1 ...........   Passed  300.40 sec'
+END
+expect 1 'some stages FAILED' <<'END'
+echo ' 3/9 Test  #3: test_explore.part_1 .......   Passed  100.50 sec'
+echo ' 4/9 Test #12: Fuzz.store ................   Passed   90.40 sec'
+END
 printf '#!/bin/sh\necho "no root"; exit 77\n' >"$work/tree/scripts/bare_check.sh"
 expect 0 'all other stages passed, 1 test failed once; skipped: bare machine' <<'END'
 echo '  3/9 Test  #3: Rpc.echo .................***Failed    0.50 sec'
