@@ -2,8 +2,10 @@
 // rendezvous of a static group ends when all workers have each other's addresses; its port is free again
 // then. A worker of an elastic group keeps its Membership (membership.h) as long as its agent.
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <map>
+#include <set>
 
 #include <weft/distributed/launch/inner/group_certificates.h>
 #include <weft/distributed/launch/inner/process_watch.h>
@@ -19,6 +21,7 @@
 #include <weft/distributed/runtime/sync.h>
 #include <weft/distributed/transport/address.h>
 #include <weft/distributed/transport/inner/unprotected.h>
+#include <weft/kernels/cpu_settings.h>
 
 namespace weft::rpc {
 
@@ -26,11 +29,13 @@ namespace {
 
 constexpr char kEtcdScheme[] = "etcd://";
 
-/// The watch of the members' processes on this host. The watch of a life ends with its loss.
+/// The watch of the members' processes on this host, which ends with the loss of a life, and the engines of
+/// products that the members told.
 struct MemberWatch {
   inner::ProcessWatch processes;
   Mutex mutex;
   std::map<Life, uint64_t> numbers WEFT_GUARDED_BY(mutex);
+  std::set<std::string> other_engines WEFT_GUARDED_BY(mutex);  ///< of which the user was told
 
   void end(Life life) {
     uint64_t number = 0;
@@ -88,6 +93,22 @@ void process_ended(const std::shared_ptr<Agent>& agent, Life peer) {
     return;
   }
   agent->process_ended(peer);
+}
+
+/// Tells the user that another member computes products by other engines than this worker: once for each
+/// text.
+void compare_engines(MemberWatch& watch, const Agent& agent, const Member& m) {
+  const std::string own = product_engines();
+  if (m.engines.empty() || m.engines == own || m.id == agent.self().id) return;
+  {
+    MutexLock lock(watch.mutex);
+    if (!watch.other_engines.insert(m.engines).second) return;
+  }
+  std::fprintf(
+      stderr,
+      "weft: worker '%s' computes products by other engines (%s) than worker '%s' (%s), so bits of their "
+      "results may differ\n",
+      m.name.c_str(), m.engines.c_str(), agent.self().name.c_str(), own.c_str());
 }
 
 /// Watches the process of another member, if it is on this host.
@@ -190,6 +211,7 @@ void join_elastic(const std::string& name, const InitOptions& options) {
   try {
     JoinOptions joining{.name = name,
                         .process = inner::process_identity(),
+                        .engines = product_engines(),
                         .store = options.store,
                         .deadline = runtime->now() + options.init_timeout};
     std::string first = etcd_members(options.store);  // where the others are, this worker is reached too
@@ -202,6 +224,7 @@ void join_elastic(const std::string& name, const InitOptions& options) {
     };
     joining.found = [watch](const std::shared_ptr<Agent>& agent, const Member& member) {
       watch_member(*watch, agent, member);
+      compare_engines(*watch, *agent, member);
     };
     const auto membership = Membership::join(runtime, open_store(runtime, options), joining);
     set_default_agent(membership->agent());
@@ -266,10 +289,14 @@ void init_rpc(const std::string& name, InitOptions options) {
       try {
         Member self = agent->as_member();
         self.process = inner::process_identity();
+        self.engines = product_engines();
         const std::vector<Member> members = meeting->join(std::move(self), deadline);
         agent->add_members(members);
         watch = std::make_shared<MemberWatch>();
-        for (const Member& m : members) watch_member(*watch, agent, m);
+        for (const Member& m : members) {
+          watch_member(*watch, agent, m);
+          compare_engines(*watch, *agent, m);
+        }
       } catch (const ValueError&) {
         meeting->leave(std::min<TimePoint>(deadline, runtime->now() + std::chrono::seconds(30)));
         throw;

@@ -9,7 +9,7 @@
 namespace weft::rpc::inner {
 
 namespace {
-constexpr uint32_t kListVersion = 1;
+constexpr uint32_t kListVersion = 2;
 }  // namespace
 
 const Member* MemberList::find(WorkerId id) const {
@@ -48,7 +48,8 @@ std::string encode_members(const MemberList& list) {
   out.number(kListVersion).number(list.epoch).number(static_cast<uint32_t>(list.members.size()));
   for (const Member& m : list.members) {
     out.text(m.name).number(m.id.value).number(m.address.incarnation.value).text(m.address.host_key);
-    out.text(to_line(m.plan)).text(m.process).number(static_cast<uint32_t>(m.address.addresses.size()));
+    out.text(to_line(m.plan)).text(m.process).text(m.engines);
+    out.number(static_cast<uint32_t>(m.address.addresses.size()));
     for (const std::string& address : m.address.addresses) out.text(address);
   }
   out.number(static_cast<uint32_t>(list.departures.size()));
@@ -73,6 +74,7 @@ MemberList decode_members(const std::string& text) {
     m.address.host_key = in.text();
     m.plan = read_device_plan(in.text());
     m.process = in.text();
+    m.engines = in.text();
     m.address.addresses = in.texts();
     list.members.push_back(std::move(m));
   }

@@ -72,6 +72,7 @@ std::shared_ptr<Membership> Membership::join(std::shared_ptr<Runtime> runtime, s
     s.take_name();
     Member me = s.agent->as_member();
     me.process = options.process;
+    me.engines = options.engines;
     inner::change_members(*s.store, kMembersKey, options.deadline, [&](MemberList& list) {
       inner::check_devices(list, me);
       if (const Member* before = list.find(me.id)) list.remove({life_of(*before), false, inner::kSucceeded});

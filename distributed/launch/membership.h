@@ -30,6 +30,7 @@ namespace weft::rpc {
 struct JoinOptions {
   std::string name{};
   std::string process{};        ///< as Member::process
+  std::string engines{};        ///< as Member::engines
   std::string store{};          ///< the address of the store, for errors
   TimePoint deadline = kNever;  ///< of the join
   /// Makes the agent of this worker with the id that the group gives to the name.

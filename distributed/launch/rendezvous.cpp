@@ -2,7 +2,8 @@
 //   rendezvous                   set from the beginning: this store is no other one
 //   name/<name>, rank/<rank>     counters; a worker that counts to 2 found a duplicate and sets `abort`
 //   abort                        ends every wait with its text; different world sizes set it too
-//   member/<rank>                name, world size, incarnation, host key, device maps, process and addresses
+//   member/<rank>                name, world size, incarnation, host key, device maps, process, engines of
+//                                products and addresses
 //   barrier/<name>/<who>/<round>/<rank>
 //   left/<rank>                  the worker has left
 #include <weft/distributed/launch/rendezvous.h>
@@ -76,7 +77,8 @@ class StoreRendezvous final : public Rendezvous {
                                       to_string(self.address.incarnation),
                                       self.address.host_key,
                                       to_line(self.plan),
-                                      self.process};
+                                      self.process,
+                                      self.engines};
       fields.insert(fields.end(), self.address.addresses.begin(), self.address.addresses.end());
       if (!self.process.empty())
         store_->set_at_end(kAbort, kEnded + self.name + "\n" + ended_text(self.name, rank_), left_key(rank_),
@@ -95,7 +97,7 @@ class StoreRendezvous final : public Rendezvous {
     std::vector<Member> members;
     for (int r = 0; r < size_; ++r) {
       const auto fields = unpack(values[static_cast<size_t>(r)]);
-      if (fields.size() < 6) throw RpcError(str("init: the announcement of rank ", r, " cannot be read"));
+      if (fields.size() < 7) throw RpcError(str("init: the announcement of rank ", r, " cannot be read"));
       if (fields[1] != std::to_string(size_)) {
         abort(str("init: rank ", r, " ('", fields[0], "') has world size ", fields[1], ", rank ", rank_,
                   " has ", size_),
@@ -107,7 +109,8 @@ class StoreRendezvous final : public Rendezvous {
       m.address.host_key = fields[3];
       m.plan = read_device_plan(fields[4]);
       m.process = fields[5];
-      m.address.addresses.assign(fields.begin() + 6, fields.end());
+      m.engines = fields[6];
+      m.address.addresses.assign(fields.begin() + 7, fields.end());
       members.push_back(std::move(m));
     }
     return members;

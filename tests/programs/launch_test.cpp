@@ -30,6 +30,24 @@ TEST(ProgramsLaunch, two_processes_joined_by_variables_compute_what_spawned_ones
   EXPECT_EQ(other.text, "");
 }
 
+TEST(ProgramsLaunch, workers_with_other_engines_of_products_say_so_once_and_work_together) {
+  const Port port;
+  Variables second = port.worker(1, 2);
+  second["WEFT_ISA"] = "baseline", second["WEFT_GEMM"] = "eigen";
+  Process other("my_add", second);
+  const Output first = run("my_add", port.worker(0, 2)), told = other.finish();
+  EXPECT_EQ(first.code, 0) << first.text;
+  EXPECT_TRUE(first.has(kMyAdd)) << first.text;
+  EXPECT_EQ(told.code, 0) << told.text;
+  for (const Output* out : {&first, &told}) {
+    const std::string lines = out->lines("weft: ");
+    EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 1) << out->text;
+    EXPECT_NE(lines.find("computes products by other engines ("), std::string::npos) << out->text;
+    EXPECT_NE(lines.find("(baseline, table "), std::string::npos) << out->text;
+    EXPECT_NE(lines.find(", WEFT_GEMM=eigen)"), std::string::npos) << out->text;
+  }
+}
+
 TEST(ProgramsLaunch, a_group_has_its_launched_size_whatever_the_flags_say) {
   const Port port;
   Process second("parameter_server --steps 20", port.worker(1, 2));
