@@ -309,7 +309,7 @@ if(TARGET test_simt)
   add_test(NAME SimtOpTable.every_kernel_holds_in_random_order_over_other_rubbish_on_a_small_device
     COMMAND test_simt --gtest_brief=1)
   set_tests_properties(SimtOpTable.every_kernel_holds_in_random_order_over_other_rubbish_on_a_small_device
-    PROPERTIES TIMEOUT 600 LABELS "simt;slow" COST 1000  # it starts first, beside all the others
+    PROPERTIES TIMEOUT 1200 LABELS "simt;slow" COST 1000  # it starts first, beside all the others
     ENVIRONMENT
     "WEFT_SIMT_ORDER=shuffled;WEFT_SIMT_POISON=0x7F;WEFT_SIMT_PROCESSORS=1;WEFT_SIMT_RACES=all")
 endif()

@@ -2,6 +2,7 @@
 // actions from the agent by RPC. The agent learns after every round. Worker "agent" is rank 0; observers are
 // "obs1", "obs2", ... In an elastic group (--store, --name) a dead observer is replaced, and its episode
 // played again with the same draws.
+#include <atomic>
 #include <cmath>
 #include <cstdio>
 #include <memory>
@@ -21,19 +22,40 @@ namespace cartpole {
 using weft::Tensor;
 using weft::rpc::RRef;
 
+/// Adds the seconds of its lifetime to a sum.
+class Clock {
+ public:
+  explicit Clock(std::atomic<double>& sum) : sum_(sum) {}
+  ~Clock() { sum_ += examples::seconds() - start_; }
+  Clock(const Clock&) = delete;
+  Clock& operator=(const Clock&) = delete;
+
+ private:
+  std::atomic<double>& sum_;
+  const double start_ = examples::seconds();
+};
+
 /// The functions of the learner that observers call.
 struct Agent : Learner {
   explicit Agent(const AgentOptions& options) : Learner(options) {}
-  void report(int64_t observer, double reward) { report_reward(observer, reward); }
-  int64_t select(int64_t observer, const Tensor& state) { return select_action(observer, state); }
+  void report(int64_t observer, double reward) {
+    const Clock clock(serving_s);
+    report_reward(observer, reward);
+  }
+  int64_t select(int64_t observer, const Tensor& state) {
+    const Clock clock(serving_s);
+    return select_action(observer, state);
+  }
   /// Reports the reward of the last action (none before the first step) and returns the next action.
   int64_t report_and_select(int64_t observer, double reward, bool first, const Tensor& state) {
+    const Clock clock(serving_s);
     if (!first) report_reward(observer, reward);
     return select_action(observer, state);
   }
   /// The same for the calls of several observers, joined by RPC. A row of `calls` has observer, reward and
   /// whether it is the first step.
   Tensor report_and_select_joined(const Tensor& calls, const Tensor& states) {
+    const Clock clock(serving_s);
     std::vector<int64_t> observers;
     const std::vector<double> rows = calls.to_vector<double>();
     for (size_t i = 0; i < rows.size(); i += 3) {
@@ -42,6 +64,7 @@ struct Agent : Learner {
     }
     return select_actions(observers, states);
   }
+  std::atomic<double> serving_s{0};  // in these functions
 };
 WEFT_RPC_CLASS(Agent, report, select, report_and_select);
 WEFT_RPC_BATCHED_METHOD(Agent, report_and_select_joined);
@@ -59,17 +82,27 @@ class Observer {
     for (int64_t step = 0;; ++step) {
       const Tensor observation = weft::from_vector(std::vector<float>(state.begin(), state.end()), {4});
       const int64_t action = next_action(agent, reward, step == 0, observation);
-      const Env::Step result = env_.step(action);
+      const Env::Step result = play(action);
       const bool last = result.terminated || result.truncated || step + 1 == max_steps_;
       reward = result.reward;
-      if (calls_ == "two" || last) agent.rpc_sync<&Agent::report>(number_, reward);
+      if (calls_ == "two" || last) {
+        const Clock clock(calling_s_);
+        agent.rpc_sync<&Agent::report>(number_, reward);
+      }
       if (last) return step + 1;
       state = result.observation;
     }
   }
+  /// Seconds in the environment and in calls of the agent, since the beginning.
+  std::vector<double> seconds() const { return {playing_s_, calling_s_}; }
 
  private:
-  int64_t next_action(const RRef<Agent>& agent, double reward, bool first, const Tensor& observation) const {
+  Env::Step play(int64_t action) {
+    const Clock clock(playing_s_);
+    return env_.step(action);
+  }
+  int64_t next_action(const RRef<Agent>& agent, double reward, bool first, const Tensor& observation) {
+    const Clock clock(calling_s_);
     if (calls_ == "two") return agent.rpc_sync<&Agent::select>(number_, observation);
     if (calls_ == "fused")
       return agent.rpc_sync<&Agent::report_and_select>(number_, reward, first, observation);
@@ -80,9 +113,10 @@ class Observer {
   Env env_;
   int64_t number_, seed_, max_steps_;
   std::string calls_;
+  std::atomic<double> playing_s_{0}, calling_s_{0};
 };
 WEFT_RPC_CONSTRUCTOR(Observer, int64_t, int64_t, int64_t, std::string);
-WEFT_RPC_CLASS(Observer, run_episode);
+WEFT_RPC_CLASS(Observer, run_episode, seconds);
 
 namespace {
 
@@ -166,6 +200,7 @@ int run_agent(const Options& o) {
 
   std::vector<double> rewards, running;
   int64_t env_steps = 0;
+  std::atomic<double> learning_s{0};
   const double start = examples::seconds();
   const auto steps_per_s = [&] {
     return static_cast<double>(env_steps) / std::max(examples::seconds() - start, 1e-9);
@@ -182,7 +217,10 @@ int run_agent(const Options& o) {
     } else {
       for (const int64_t steps : weft::rpc::wait_all(playing)) env_steps += steps;
     }
-    const double last = learner->finish_episode();
+    const double last = [&] {
+      const Clock clock(learning_s);
+      return learner->finish_episode();
+    }();
     rewards.push_back(last);
     running.push_back(learner->running_reward());
     if (episode % o.log_interval == 0) {
@@ -204,6 +242,17 @@ int run_agent(const Options& o) {
     std::printf("Not solved after %zu episodes. Running reward is now %g.\n", rewards.size(),
                 learner->running_reward());
   const double wall = examples::seconds() - start, rate = steps_per_s();
+  double playing_s = 0, calling_s = 0;
+  for (auto& observer : all) {
+    try {
+      const std::vector<double> own = observer.get().rpc_sync<&Observer::seconds>();
+      playing_s += own[0], calling_s += own[1];
+    } catch (const weft::PeerLost&) {  // its part of the split is lost with it
+    }
+  }
+  const auto per_step = [&](double s) {
+    return 1e6 * s / static_cast<double>(std::max<int64_t>(env_steps, 1));
+  };
   examples::Figures figures;
   figures.set("solved", examples::yes_no(solved));
   figures.set("episodes", static_cast<int64_t>(rewards.size()));
@@ -211,12 +260,18 @@ int run_agent(const Options& o) {
   figures.set("env_steps", env_steps);
   figures.set("steps_per_s", rate);
   figures.set("wall_s", wall);
+  figures.set("environment_us_per_step", per_step(playing_s));
+  figures.set("calls_us_per_step", per_step(calling_s));
+  figures.set("agent_us_per_step", per_step(learner->serving_s));
+  figures.set("learning_us_per_step", per_step(learning_s));
   for (size_t i = 0; i < rewards.size(); ++i) {
     examples::Figures record;
     record.set("reward", rewards[i]);
     record.set("running_reward", running[i]);
     figures.append("episodes_run", record);
   }
+  std::printf("a step: environment %.1f us, calls %.1f us (%.1f us of them at the agent), learning %.1f us\n",
+              per_step(playing_s), per_step(calling_s), per_step(learner->serving_s), per_step(learning_s));
   std::printf(
       "cartpole: solved=%s episodes=%zu running_reward=%.2f env_steps=%lld steps_per_s=%.0f wall_s=%.1f\n",
       examples::yes_no(solved).c_str(), rewards.size(), learner->running_reward(),
