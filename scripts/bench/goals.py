@@ -152,8 +152,8 @@ STREAM = "floor/grpc/tcp/64/real_time"
 
 BY_PRODUCTS = (
     "most of the time are products, near the rate of the floor, as PyTorch's are; tried: blocks that stay in "
-    "cache (107 to 142 GFLOP/s at 700 x 650 x 2,600), blocked weights of oneDNN (44 against 27 ms), MKL behind "
-    "the same operations (129 against 109 ms a step at H 200)")
+    "cache (107 to 142 GFLOP/s at 700 x 650 x 2,600), blocked weights of oneDNN (44 against 27 ms), MKL "
+    "by the same operations (129 against 109 ms a step at H 200)")
 
 GOALS = [
     Goal("LM step 10000/200/200/2, batch 20, 35 steps", "LmStep/10000/200/1/real_time",

@@ -49,9 +49,14 @@ template <class T> bool is_plain(const Operand<T>& x, int64_t rows, int64_t colu
   return (x.col == 1 && x.row >= columns) || (x.row == 1 && x.col >= rows);
 }
 
+/// Whether a call of a library costs more than it saves.
+bool is_small(int64_t m, int64_t n, int64_t k) {
+  return n < kEngineSide || k < kEngineSide || m * n * k < kEngineWork;
+}
+
 /// The table's engine for a product of float32, or the tiles where the build lacks it.
 GemmEngine engine_for(int64_t m, int64_t n, int64_t k, bool transposed_b) {
-  if (n < kEngineSide || k < kEngineSide || m * n * k < kEngineWork) return GemmEngine::kTile;
+  if (is_small(m, n, k)) return GemmEngine::kTile;
   for (const EngineRow& row : kEngineRows)
     if (row.transposed_b == transposed_b && m >= row.least_m && m <= row.most_m && n * k >= row.least_b &&
         n * k <= row.most_b && (row.engine != GemmEngine::kOnednn || has_onednn()))
@@ -163,7 +168,7 @@ void engine_gemm(GemmEngine engine, int64_t m, int64_t n, int64_t k, Operand<flo
     if (taken == GemmEngine::kTile) tile_gemm(m, n, k, a, b, to, to_row, last);
     else library_gemm(taken, m, n, k, a, b, to, to_row, last);
   };
-  if (engine == GemmEngine::kAuto && autotunes() && m * n * k >= kEngineWork) {
+  if (engine == GemmEngine::kAuto && autotunes()) {
     engine = tuned_engine({m, n, k, a.col != 1, b.col != 1}, [&](GemmEngine tried) {
       const Scratch<float> trial(m * n);
       by(tried, trial.get(), n, {});
@@ -185,8 +190,10 @@ void gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int
   if (k == 1) a.col = 1, b.row = b.col == 1 ? n : 1;
   if (n == 1) b.col = b.row == 1 ? k : 1;
   if constexpr (sizeof(T) == sizeof(float)) {  // double is multiplied by our own tiles alone
-    if (k > 0 && is_plain(a, m, k) && is_plain(b, k, n))
-      return engine_gemm(gemm_engine(), m, n, k, a, b, c, c_row, finish);
+    const GemmEngine engine = gemm_engine();
+    const bool tile = engine == GemmEngine::kTile || (engine == GemmEngine::kAuto && is_small(m, n, k));
+    if (!tile && k > 0 && is_plain(a, m, k) && is_plain(b, k, n))
+      return engine_gemm(engine, m, n, k, a, b, c, c_row, finish);
   }
   tile_gemm(m, n, k, a, b, c, c_row, finish);
 }
