@@ -10,8 +10,6 @@ namespace weft::rpc {
 
 namespace {
 
-/// most open requests in one status; further ones are in the next status
-
 std::string describe(const PendingCall& call) {
   return call.what ? str("'", call.what, "'") : str("a ", to_string(call.kind));
 }

@@ -40,7 +40,8 @@ class FinishedSet {
   std::vector<uint64_t> open_;
 };
 
-inline constexpr size_t kMaxListed = 4096;  ///< most open requests in one status
+/// Most open requests in one status; the sender lists further ones in the next.
+inline constexpr size_t kMaxListed = 4096;
 
 /// An open call at its caller.
 struct PendingCall {
