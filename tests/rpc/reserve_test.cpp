@@ -1,5 +1,5 @@
-// The reserve of the budget: results that stand at their callee, and replies and gradients that arrive. Beyond
-// it a result becomes a typed error, and an arriving message waits at its sender.
+// The reserve of the budget: results that stand at their callee, and replies and gradients that arrive.
+// Beyond it a result becomes a typed error, and an arriving message waits at its sender.
 #include <gtest/gtest.h>
 
 #include <atomic>
