@@ -23,6 +23,7 @@
 //     [G: a function runs at most once]
 //  3. The callee keeps a reply (value or error) until the caller has finished the request. If it lacks room
 //     for that, the request stays recorded as executed, and the reply becomes ResultDropped (inner/budget.h).
+//     A fetch runs no function: without room for its value it counts as never received.
 //  4. Acknowledgement. Every message has a floor: all requests of its sender below that number are finished.
 //     The callee forgets them, and recognises late copies by their numbers.
 //  5. Retransmission. A caller that has waited longer than `retry` sends a status with its open requests;
@@ -127,6 +128,8 @@ std::shared_ptr<Agent> Agent::create(std::shared_ptr<Runtime> runtime, AgentOpti
   if (options.budget.per_peer < 1 || options.budget.in_all < 1)
     throw ValueError(str("the budgets must be positive: ", options.budget.per_peer, " bytes per peer, ",
                          options.budget.in_all, " in all"));
+  if (options.budget.reserve < 0)
+    throw ValueError(str("the reserve of the budget is negative: ", options.budget.reserve, " bytes"));
   if (options.lease.count() <= 0 || options.retry.count() <= 0)
     throw ValueError("lease and retry must be positive");
   register_builtins();
@@ -174,6 +177,17 @@ Agent::Impl::Impl(Agent& agent, std::shared_ptr<Runtime> runtime, AgentOptions o
 
 namespace {
 bool is_charged_request(uint8_t kind) { return !(kind & kReplyBit) && is_charged(static_cast<Kind>(kind)); }
+Reserved reserved(uint8_t kind) { return kind & kReplyBit ? Reserved::kReply : Reserved::kOther; }
+
+bool is_put_off(const std::exception_ptr& error) {
+  try {
+    if (error) std::rethrow_exception(error);
+  } catch (const PutOff&) {
+    return true;
+  } catch (...) {
+  }
+  return false;
+}
 }  // namespace
 
 Block Agent::Impl::allocate(WorkerId, uint8_t kind, const std::string&, int64_t bytes, int32_t device) {
@@ -195,16 +209,25 @@ Block Agent::Impl::take(WorkerId from, uint8_t kind, const std::string& header, 
 }
 
 void Agent::Impl::on_part(uint8_t kind, int64_t held, int64_t bytes) {
-  if (is_charged_request(kind) && !core.budget.arrive(held, bytes))
+  if (!is_charged_request(kind)) {
+    if (!core.budget.arrive(reserved(kind), held, bytes))
+      throw PutOff(str("no room for a message of ", held + bytes, " bytes: ", core.budget.in_use()));
+  } else if (!core.budget.arrive(held, bytes)) {
     std::rethrow_exception(core.budget.no_room(held + bytes));
+  }
 }
 
 void Agent::Impl::on_part_end(uint8_t kind, int64_t held) {
   if (is_charged_request(kind)) core.budget.arrived(held);
+  else core.budget.arrived(reserved(kind), held);
 }
 
-/// As any message: its request, or the call that it answers, fails with the error (Devices::receive).
-void Agent::Impl::on_unread(Inbound message) { on_message(std::move(message)); }
+/// As any message: its request, or the call that it answers, fails with the error (Devices::receive). One
+/// without room in the reserve counts as lost on the way: a status makes its sender send it again (step 5).
+void Agent::Impl::on_unread(Inbound message) {
+  if (is_put_off(message.unread)) return core.budget.count_put_off();
+  on_message(std::move(message));
+}
 
 void Agent::Impl::on_message(Inbound inbound) {
   if (!core.running) return;  // during the start or after the end; the caller will send a status

@@ -47,7 +47,7 @@ struct AgentOptions {
   /// Most requests of one peer that are open or have an unacknowledged reply. Further ones get Overloaded: as
   /// many again, and at least 64. Those beyond are dropped. Their caller sends them again until its deadline.
   size_t max_served_per_peer = 1 << 20;
-  BudgetLimits budget{};  ///< bytes of requests and replies
+  BudgetLimits budget{};  ///< bytes of requests, results and arriving messages
   /// Function name -> names of the workers that may call it; "weft::fetch" and others: requests that run none
   /// (docs/rpc.md). Without an entry all workers may, unless deny_unlisted is set.
   std::map<std::string, std::vector<std::string>> allow{};

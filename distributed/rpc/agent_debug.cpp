@@ -12,6 +12,8 @@
 //   agent.watches                            things that keep lives of others under lease beside open calls
 //   agent.open_bytes, .waiting_calls, .waiting_bytes, .credit_waits      requests at their caller (budget.h)
 //   agent.served_bytes, .arriving_bytes, .kept_bytes, .dropped_results   requests and replies at their callee
+//   agent.standing_bytes                     results at their callee, kept or still leaving
+//   agent.reserved_bytes, .put_off           arriving replies, gradients and control; those without room
 //   agent.unproven_connections, .closed_connections      of strangers: open, and closed by a limit
 //   agent.shared_bytes, .shared_payloads     shared memory that this worker keeps, and payloads sent by it
 //   agent.shared_no_room, .shared_no_memory, .shared_not_taken     large ones sent otherwise, by the reason

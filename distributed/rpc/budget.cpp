@@ -92,6 +92,7 @@ Budget::Ended Budget::end(const std::shared_ptr<Charge>& charge, int64_t bytes) 
     out.acknowledge = true;
   }
   out.start = !queues_.empty() && !std::exchange(starting_, true);
+  drop_empty(*charge->to, a);
   return out;
 }
 
@@ -190,7 +191,9 @@ int64_t Budget::served(Peer& from, int64_t bytes) {
   Account& a = accounts_[&from];
   if (--a.served == 0) --callers_;
   served_ -= bytes;
-  return window_to(a);
+  const int64_t window = window_to(a);
+  drop_empty(from, a);
+  return window;
 }
 
 std::exception_ptr Budget::no_room(int64_t bytes) const {
@@ -213,8 +216,10 @@ int64_t Budget::window_for(Peer& caller) {
 void Budget::keep(Peer& caller, int64_t bytes) {
   if (bytes == 0) return;
   MutexLock lock(mutex_);
-  accounts_[&caller].kept += bytes;
+  Account& a = accounts_[&caller];
+  a.kept += bytes;
   kept_ += bytes;
+  drop_empty(caller, a);
 }
 
 bool Budget::keeps_too_much(Peer& caller) {
@@ -227,6 +232,73 @@ void Budget::count_dropped() {
   ++dropped_;
 }
 
+void Budget::lost(Peer& peer) {
+  MutexLock lock(mutex_);
+  const auto found = accounts_.find(&peer);
+  if (found == accounts_.end()) return;
+  Account& a = found->second;
+  a.window = a.unacknowledged = 0;
+  a.asked = false;
+  if (a.waiting.empty() && std::exchange(a.listed, false)) queues_.remove(&a);
+  drop_empty(peer, a);
+}
+
+size_t Budget::accounts() const {
+  MutexLock lock(mutex_);
+  return accounts_.size();
+}
+
+// ---- with the reserve
+
+Room Budget::room(const Total& total, int64_t bytes) {
+  *total += bytes;  // without memory for the room, its constructor takes that back
+  return Room(total.get(), [total, bytes](void*) { *total -= bytes; });
+}
+
+int64_t Budget::limit_with_reserve() const {
+  const int64_t most = std::numeric_limits<int64_t>::max();
+  return limits_.reserve > most - limits_.in_all ? most : limits_.in_all + limits_.reserve;
+}
+
+bool Budget::fits_reserve(int64_t bytes) const {
+  return bytes <= limit_with_reserve() - served_ - arriving_ - *standing_ - *reserved_[0] - *reserved_[1];
+}
+
+Room Budget::stand(int64_t bytes) {
+  MutexLock lock(mutex_);
+  if (*standing_ != 0 && !fits_reserve(bytes)) return nullptr;
+  return room(standing_, bytes);
+}
+
+bool Budget::arrive(Reserved sort, int64_t held, int64_t bytes) {
+  std::atomic<int64_t>& total = *reserved_[static_cast<size_t>(sort)];
+  MutexLock lock(mutex_);
+  if (total != held && !fits_reserve(bytes)) return false;
+  total += bytes;
+  return true;
+}
+
+void Budget::arrived(Reserved sort, int64_t held) { *reserved_[static_cast<size_t>(sort)] -= held; }
+
+Room Budget::take(int64_t bytes) {
+  const Total& total = reserved_[static_cast<size_t>(Reserved::kOther)];
+  MutexLock lock(mutex_);
+  if (*total != 0 && !fits_reserve(bytes)) return nullptr;
+  return room(total, bytes);
+}
+
+void Budget::count_put_off() {
+  MutexLock lock(mutex_);
+  ++put_off_;
+}
+
+std::string Budget::in_use() const {
+  MutexLock lock(mutex_);
+  return str("open requests have ", served_ + arriving_, " bytes, results ", standing_->load(),
+             ", arriving messages ", *reserved_[0] + *reserved_[1], ", and the limit with the reserve is ",
+             limit_with_reserve());
+}
+
 void Budget::add_counters(std::map<std::string, int64_t>& out) const {
   MutexLock lock(mutex_);
   out["agent.open_bytes"] = open_;
@@ -237,6 +309,9 @@ void Budget::add_counters(std::map<std::string, int64_t>& out) const {
   out["agent.arriving_bytes"] = arriving_;
   out["agent.kept_bytes"] = kept_;
   out["agent.dropped_results"] = dropped_;
+  out["agent.standing_bytes"] = *standing_;
+  out["agent.reserved_bytes"] = *reserved_[0] + *reserved_[1];
+  out["agent.put_off"] = put_off_;
 }
 
 }  // namespace weft::rpc

@@ -16,6 +16,14 @@ std::string key_of(const std::vector<Life>& lives) {
   return key;
 }
 
+/// A key has another life of that worker.
+bool has_other_life(const std::string& key, Life life) {
+  const std::string id = str(life.id, ":"), whole = str(id, life.incarnation, ",");
+  for (size_t at = 0; at < key.size(); at = key.find(',', at) + 1)
+    if (key.compare(at, id.size(), id) == 0) return key.compare(at, whole.size(), whole) != 0;
+  return false;
+}
+
 void put_lives(Encoder& out, const std::vector<Life>& lives) {
   std::vector<int32_t> ids;
   std::vector<uint64_t> incarnations;
@@ -324,6 +332,7 @@ void Gathers::joined(Agent& agent, Life life) {
   std::vector<Life> watched;
   {
     MutexLock lock(mutex_);
+    std::erase_if(next_, [&](const auto& one) { return has_other_life(one.first, life); });
     std::vector<Key> all;
     for (const auto& [key, round] : rounds_)
       if (key.first.empty()) all.push_back(key);

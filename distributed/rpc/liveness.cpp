@@ -202,6 +202,7 @@ void Liveness::lose(Peer& p, bool left_group, const std::string& reason) {
   for (auto& [sequence, call] : pending) caller_.end(p, std::move(call), error);
   drop_replies(core_.budget, served);
   if (!served.empty()) caller_.end_unneeded();
+  if (told) core_.budget.lost(p);
   if (told) on_loss_(lost);
   const auto agent = core_.agent();
   auto callbacks = lost_callbacks.copies();

@@ -58,7 +58,7 @@ struct InitOptions {
   DeviceMaps device_maps{};
   std::vector<Device> devices{};  ///< CUDA devices of this worker that maps may name; empty: any
   bool cuda_ipc = false;          ///< as AgentOptions::cuda_ipc
-  BudgetLimits budget{};          ///< bytes of open requests and kept replies
+  BudgetLimits budget{};          ///< bytes of requests, results and arriving messages
   WireLimits limits{};            ///< of one message and of the queue to one worker
   int max_unproven = 256;         ///< as GrpcOptions::max_unproven: connections of strangers at the port
 

@@ -94,6 +94,14 @@ void Server::on_request(Peer& p, Kind kind, const Envelope& e, Inbound inbound) 
     const int number = static_cast<int>(kind);
     HandlerEntry* handler = number < 128 ? handlers_[number].load() : nullptr;
     if (!handler) throw RpcError(str("nothing here serves requests of ", to_string(kind)));
+    Room room;
+    if (!is_charged(kind) && !is_round(kind) && handler->where == RunOn::kPool && !inbound.payloads.empty()) {
+      room = core_.budget.take(bytes_of(inbound));
+      if (!room) {
+        core_.budget.count_put_off();
+        return put_off(served);
+      }
+    }
     Message message = devices_.receive(std::move(inbound), e);
     if (message.find(Tag::kResultsToCpu)) served->context.results_to_cpu = true;
     if (handler->where == RunOn::kTransport) return run(*handler, std::move(responder), std::move(message));
@@ -102,11 +110,13 @@ void Server::on_request(Peer& p, Kind kind, const Envelope& e, Inbound inbound) 
       HandlerEntry* handler = nullptr;
       Responder responder{};
       Message message{};
+      Room room{};
     };
     const auto work = std::make_shared<Work>();
-    *work = {agent_of(served->context), handler, std::move(responder), std::move(message)};
+    *work = {agent_of(served->context), handler, std::move(responder), std::move(message), std::move(room)};
     try {
       core_.runtime->post_or_refuse([this, work] {
+        work->room.reset();
         if (refusal())
           return refuse(std::move(work->responder), work->message, no_thread_error(core_.self.name));
         if (is_refused_by_fence(work->responder.served()->kind) && core_.fence.closed(core_.runtime->now()))

@@ -19,6 +19,25 @@ int64_t kept_bytes(const Message& reply) {
   return bytes > static_cast<int64_t>(kLargeReply) ? bytes : 0;
 }
 
+/// The payloads of a reply. Its room is taken until they have left, too.
+std::vector<Payload> payloads_with(const Message& reply, const Room& room) {
+  std::vector<Payload> payloads = payloads_of(reply);
+  if (payloads.empty() || !room) return payloads;
+  struct Both {
+    Release release;
+    Room room;
+  };
+  Release& last = payloads.back().release;
+  auto* const both = new Both{std::move(last), room};
+  last = Release([](void* p) { delete static_cast<Both*>(p); }, both);
+  return payloads;
+}
+
+std::string name_of(const Served& served) {
+  const char* const what = served.what;
+  return what ? str("'", what, "'") : str("a ", to_string(served.kind));
+}
+
 }  // namespace
 
 std::exception_ptr no_answer() { return std::make_exception_ptr(RpcError("the handler gave no answer")); }
@@ -55,17 +74,15 @@ void Server::resend_reply(Peer& p, uint64_t sequence) {
       e.to_incarnation = p.incarnation.load().value;
     } else {
       bytes = served.reply.bytes;
-      payloads = payloads_of(served.reply);
+      payloads = payloads_with(served.reply, served.room);
     }
   }
-  if (dropped) {
-    const char* const what = dropped->what;
+  if (dropped)
     return replace_reply(
         p, dropped, e,
         std::make_exception_ptr(ResultDropped(
-            str(what ? str("'", what, "'") : str("a ", to_string(kind)),
+            str(name_of(*dropped),
                 " has run, and its result was lost on the way; no room was left to keep it here"))));
-  }
   core_.counters.resent_replies.fetch_add(1, std::memory_order_relaxed);
   core_.send(p.id, static_cast<uint8_t>(kind) | kReplyBit, std::move(bytes), std::move(payloads));
 }
@@ -125,6 +142,8 @@ void Server::give_answer(const std::shared_ptr<Served>& served, Message& message
                       .start = served->started,
                       .begun = TimePoint(Duration(served->begun.load())),
                       .end = core_.runtime->now()});
+  Room room;
+  bool put_off = false;
   if (!error) {
     try {
       // The successor of this life may have answered others meanwhile.
@@ -134,10 +153,24 @@ void Server::give_answer(const std::shared_ptr<Served>& served, Message& message
         i.reply_sending(*agent, p.life(), served->kind, served->what, message, served->context);
       });
       devices_.seal_for(p, message);
+      if (const int64_t bytes = served->bytes >= 0 ? kept_bytes(message) : 0; bytes > 0) {
+        room = make_room(p, bytes);
+        put_off = !room && served->kind == Kind::kFetch;
+        if (!room && !put_off) core_.budget.count_dropped();
+        if (!room)
+          throw ResultDropped(str(name_of(*served), " has run, and there is no room for its result of ",
+                                  bytes, " bytes: ", core_.budget.in_use(), " (BudgetLimits::reserve)"));
+      }
     } catch (...) {
       error = true;
       core_.interceptors.each(
           [&](Interceptor& i) { i.discarded(*agent, p.life(), served->kind, message, true); });
+      for (auto& f : std::exchange(message.settled, {})) f(false);
+      if (put_off) {
+        core_.counters.served.fetch_sub(1, std::memory_order_relaxed);
+        core_.budget.count_put_off();
+        return forget(served);
+      }
       message = error_message(std::current_exception());
     }
   }
@@ -161,9 +194,10 @@ void Server::give_answer(const std::shared_ptr<Served>& served, Message& message
       stamp(message, e);
       if (ready) {
         bytes = message.bytes;
-        payloads = payloads_of(message);
+        payloads = payloads_with(message, room);
       }
       served->reply = std::move(message);
+      served->room = std::move(room);
       served->replied = true;
       served->kept = kept;
       served->sent = core_.runtime->now();
@@ -188,7 +222,7 @@ void Server::give_answer(const std::shared_ptr<Served>& served, Message& message
       MutexLock lock(p.mutex);
       if (served->finished) return;
       staged = served->reply.bytes;
-      buffers = payloads_of(served->reply);
+      buffers = payloads_with(served->reply, served->room);
     }
     transmit(p, served, e, std::move(staged), std::move(buffers));
   });
@@ -216,23 +250,41 @@ void Server::drop_oldest(Peer& p, const Served& sent) {
     if (!sent.finished && sent.reply.settled.empty() && sent.reply.extensions.empty())
       p.droppable.push_back(sent.sequence);
   }
-  while (core_.budget.keeps_too_much(p)) {
-    Message gone;
-    int64_t freed = 0;
-    {
-      MutexLock lock(p.mutex);
-      while (p.droppable.size() > 1 && freed == 0) {
-        const auto found = p.served.find(p.droppable.front());
-        p.droppable.pop_front();
-        if (found == p.served.end() || found->second->kept == 0) continue;
-        found->second->dropped = true;
-        freed = std::exchange(found->second->kept, 0);
-        gone = std::exchange(found->second->reply, {});
-      }
+  while (core_.budget.keeps_too_much(p) && drop_one(p, 1, false)) {
+  }
+}
+
+/// Drops the oldest reply of those that were sent, except the newest `but` ones. `left`: only if its payloads
+/// have left. False: there is none.
+bool Server::drop_one(Peer& p, size_t but, bool left) {
+  Message gone;
+  Room room;
+  int64_t freed = 0;
+  {
+    MutexLock lock(p.mutex);
+    while (p.droppable.size() > but && freed == 0) {
+      const auto found = p.served.find(p.droppable.front());
+      const bool kept = found != p.served.end() && found->second->kept > 0;
+      if (kept && left && found->second->room.use_count() > 1) return false;
+      p.droppable.pop_front();
+      if (!kept) continue;
+      found->second->dropped = true;
+      freed = std::exchange(found->second->kept, 0);
+      gone = std::exchange(found->second->reply, {});
+      room = std::exchange(found->second->room, nullptr);
     }
-    if (freed == 0) return;
-    core_.budget.keep(p, -freed);
-    core_.budget.count_dropped();
+  }
+  if (freed == 0) return false;
+  core_.budget.keep(p, -freed);
+  core_.budget.count_dropped();
+  return true;
+}
+
+/// Room for a result; null: none, and no reply can be dropped for it.
+Room Server::make_room(Peer& p, int64_t bytes) {
+  for (;;) {
+    if (Room room = core_.budget.stand(bytes)) return room;
+    if (!drop_one(p, 0, true)) return nullptr;
   }
 }
 
@@ -245,10 +297,12 @@ void Server::replace_reply(Peer& p, const std::shared_ptr<Served>& served, Envel
   stamp(sorry, e);
   std::string bytes = sorry.bytes;
   int64_t change = served->bytes >= 0 ? kept_bytes(sorry) : 0;
+  Room room;
   {
     MutexLock lock(p.mutex);
     if (served->finished) return;
     std::swap(served->reply, sorry);
+    room.swap(served->room);
     served->dropped = false;
     change -= std::exchange(served->kept, change);
   }
@@ -347,6 +401,7 @@ void Server::drop_finished(Peer& p, uint64_t upto, const std::vector<uint64_t>* 
     if (!served->replied) continue;  // still running: answer() will see `finished`
     for (auto& f : served->reply.settled) f(true);
     served->reply = {};
+    served->room.reset();
   }
   if (gave_up) caller_.end_unneeded();
 }
@@ -356,6 +411,7 @@ void drop_replies(Budget& budget, ServedRequests& served) {
     budget.keep(*one->peer, -std::exchange(one->kept, 0));
     for (auto& f : one->reply.settled) f(false);
     one->reply = {};
+    one->room.reset();
   }
 }
 

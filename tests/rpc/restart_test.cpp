@@ -5,6 +5,7 @@
 #include <map>
 #include <mutex>
 
+#include <weft/distributed/rpc/inner/agent_impl.h>
 #include <weft/distributed/rpc/rpc.h>
 #include <weft/distributed/wire/message.h>
 
@@ -51,6 +52,27 @@ class Heard {
   };
   const std::shared_ptr<State> state_ = std::make_shared<State>();
 };
+
+TEST(Restart, past_lives_leave_no_accounts_of_bytes_and_no_counts_of_rounds) {
+  Cluster c({.size = 3});
+  for (int64_t i = 0; i < 10; ++i) {
+    for (const int rank : {0, 2}) c.run(rank, [&] { EXPECT_EQ(rpc_sync<life_note>("worker1", i), i + 1); });
+    c.run(1, [&] { EXPECT_EQ(rpc_sync<life_note>("worker0", i), i + 1); });
+    c.run_all([](int rank) {
+      if (rank != 2) barrier({"worker0", "worker1"});
+    });
+    EXPECT_EQ(c.agent(0)->impl().gathers.sets(), 1U);
+    c.run(0, [&] {
+      const auto open = rpc_async<life_sleep>("worker1", 100000);
+      c.kill(1);
+      EXPECT_THROW(open.wait(), PeerLost);
+      EXPECT_THROW(rpc_sync<life_note>("worker1", i), PeerLost);
+    });
+    c.restart(1);
+    EXPECT_EQ(c.agent(0)->impl().gathers.sets(), 0U);
+  }
+  EXPECT_LE(c.agent(0)->impl().core.budget.accounts(), 2U);
+}
 
 TEST(Restart, calls_go_both_ways_and_those_to_the_old_life_have_failed) {
   for (const test::Over over : {test::Over::kSim, test::Over::kGrpc}) {

@@ -10,9 +10,16 @@
 //     requests that have arrived in part count with them, against further such bytes.
 //  4. A callee keeps large replies up to the same limits. Of those that it has sent, it drops the oldest
 //     without references and gradients. A caller acknowledges large replies early.
-// Messages of references, gradients and control are not charged. One request goes alone, of any size.
+//  5. All requests here, results that stand or still leave, and arriving replies, gradients and control have
+//     the limit in all with its reserve. A result beyond it becomes ResultDropped; a fetch counts as never
+//     received. An arriving message beyond it counts as lost on the way, and its sender sends it again.
+//     Gradients count until a thread takes them: the pass has them then, and may wait for others.
+// One request goes alone, of any size. So do one result, one arriving reply and one other message: none waits
+// for a message of another sort.
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <list>
 #include <map>
 #include <memory>
@@ -31,6 +38,11 @@ struct Charge;  ///< the room of one request at its caller, taken or waited for
 
 /// Requests that are charged: those that run functions.
 inline bool is_charged(Kind kind) { return is_refused_by_fence(kind); }
+
+/// Messages that have the reserve: replies, and requests that are not charged.
+enum class Reserved : uint8_t { kReply, kOther };
+/// Room that is given back when its last owner ends.
+using Room = std::shared_ptr<void>;
 
 /// Thread safety: any thread. No other lock is taken inside.
 class Budget {
@@ -84,6 +96,22 @@ class Budget {
   bool keeps_too_much(Peer& caller);
   void count_dropped();
 
+  // ---- with the reserve, at both
+  /// Room for a result that stands here; null: none.
+  Room stand(int64_t bytes);
+  /// As arrive and arrived.
+  bool arrive(Reserved sort, int64_t held, int64_t bytes);
+  void arrived(Reserved sort, int64_t held);
+  /// Room for a whole message that waits for a thread; null: none.
+  Room take(int64_t bytes);
+  void count_put_off();
+  /// The use of the limit with the reserve, as text.
+  std::string in_use() const;
+
+  /// A peer is lost: its account ends with the last that it holds.
+  void lost(Peer& peer);
+  size_t accounts() const;
+
   void add_counters(std::map<std::string, int64_t>& out) const;
 
  private:
@@ -97,12 +125,23 @@ class Budget {
     // as callee
     int64_t served = 0;  ///< number of requests
     int64_t kept = 0;
+    bool empty() const {
+      return open == 0 && window == 0 && !asked && !listed && waiting.empty() && unacknowledged == 0 &&
+             served == 0 && kept == 0;
+    }
   };
+  void drop_empty(const Peer& of, const Account& a) WEFT_REQUIRES(mutex_) {
+    if (a.empty()) accounts_.erase(&of);
+  }
   int64_t window(const Account& a) const WEFT_REQUIRES(mutex_);
   bool fits(const Account& a, int64_t bytes) const WEFT_REQUIRES(mutex_);
   bool fits_in_all(int64_t bytes) const WEFT_REQUIRES(mutex_);
   bool has_room_now(int64_t bytes) const WEFT_REQUIRES(mutex_);
   int64_t window_to(const Account& caller) const WEFT_REQUIRES(mutex_);
+  int64_t limit_with_reserve() const;
+  bool fits_reserve(int64_t bytes) const WEFT_REQUIRES(mutex_);
+  using Total = std::shared_ptr<std::atomic<int64_t>>;  ///< grows under the mutex; rooms outlive the budget
+  static Room room(const Total& total, int64_t bytes);
 
   const BudgetLimits limits_;
   mutable Mutex mutex_;
@@ -117,7 +156,11 @@ class Budget {
   int64_t callers_ WEFT_GUARDED_BY(mutex_) = 0;  ///< with open requests
   int64_t served_ WEFT_GUARDED_BY(mutex_) = 0, kept_ WEFT_GUARDED_BY(mutex_) = 0;
   int64_t arriving_ WEFT_GUARDED_BY(mutex_) = 0;  ///< bytes of incomplete requests
-  int64_t dropped_ WEFT_GUARDED_BY(mutex_) = 0;
+  int64_t dropped_ WEFT_GUARDED_BY(mutex_) = 0, put_off_ WEFT_GUARDED_BY(mutex_) = 0;
+  const Total standing_ = std::make_shared<std::atomic<int64_t>>(0);  ///< results, kept or still leaving
+  /// arriving replies; other messages, arriving or without a thread
+  const std::array<Total, 2> reserved_{std::make_shared<std::atomic<int64_t>>(0),
+                                       std::make_shared<std::atomic<int64_t>>(0)};
 };
 
 }  // namespace weft::rpc

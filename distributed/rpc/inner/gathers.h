@@ -35,6 +35,11 @@ class Gathers {
   /// Open rounds of all members wait for a new one too.
   void joined(Agent& agent, Life life);
   void stop();
+  /// The number of sets of lives whose rounds are counted here.
+  size_t sets() {
+    MutexLock lock(mutex_);
+    return next_.size();
+  }
 
  private:
   /// The lives of a round with names as text (empty without names), and the number of the round.

@@ -79,10 +79,11 @@ struct Responder::Served {
   std::atomic<bool> refused{false};        ///< there was no room to serve it
   int64_t bytes = -1;                      ///< of the request, as charged; negative: not charged
   // guarded by the peer's mutex
-  bool replied = false;   ///< `reply` is set
-  bool finished = false;  ///< the caller needs no answer
-  bool dropped = false;   ///< `reply` was dropped for want of room
-  int64_t kept = 0;       ///< bytes of `reply`, as counted
+  bool replied = false;        ///< `reply` is set
+  bool finished = false;       ///< the caller needs no answer
+  bool dropped = false;        ///< `reply` was dropped for want of room
+  int64_t kept = 0;            ///< bytes of `reply`, as counted
+  std::shared_ptr<void> room;  ///< of `reply`, if it is a large result
   Message reply;
   TimePoint sent;
 

@@ -46,6 +46,8 @@ class Server {
   void transmit(Peer& p, const std::shared_ptr<Served>& served, const Envelope& e, std::string bytes,
                 std::vector<Payload> payloads);
   void drop_oldest(Peer& p, const Served& sent);
+  bool drop_one(Peer& p, size_t but, bool left);
+  Room make_room(Peer& p, int64_t bytes);
   void replace_reply(Peer& p, const std::shared_ptr<Served>& served, Envelope e, std::exception_ptr error);
 
   AgentCore& core_;
