@@ -33,6 +33,7 @@ class Run {
       : plan_(plan), planted_(planted), lease_(planted ? std::chrono::seconds(planted->lease_s) : kLease) {}
 
   Outcome go() {
+    nested_waits = planted_ && planted_->nested_waits;
     for (const Program& p : plan_.programs)
       expected_.push_back(Interpreter<LocalWorld>(p, plan_.workers).run());
     {
@@ -48,6 +49,7 @@ class Run {
       c_.reset();
       points_.reset();
     }
+    nested_waits = false;
     if (Table::living != 0) fail(str(Table::living.exchange(0), " tables live after their workers' end"));
     return out_;
   }
