@@ -20,8 +20,9 @@ using test::Cluster;
 constexpr Duration kLease = 2s;
 /// The longest life of a program in virtual time: some calls of a minute each, with a margin.
 constexpr Duration kLongest = 600s;
-/// of the worker Plan::small: room for some of the requests of a burst
-constexpr rpc::BudgetLimits kSmallBudget{.per_peer = 512 << 10, .in_all = 1 << 20};
+/// of the worker Plan::small: room for some of the requests of a burst. Those of two programs and of the
+/// earlier lives of their drivers fit in the limit in all.
+constexpr rpc::BudgetLimits kSmallBudget{.per_peer = 256 << 10, .in_all = 1 << 20};
 /// After this time of quiet nothing may be left.
 constexpr Duration kQuiet = 8s;
 
