@@ -2,13 +2,14 @@
 """Reads the library's sources with Clang as a second compiler: no code is made, and -Wthread-safety checks
 the locks that distributed/runtime/sync.h annotates. Warnings are errors.
   scripts/check_clang.py --commands build/clang/compile_commands.json [--tidy] [--share 3/12] [--jobs 2]
-                         [file]...
+                         [--under FOLDER] [file]...
 With --tidy it runs clang-tidy with the checks of .clang-tidy, which takes some five times longer. A source
 with several commands is read once then. With --share I/N it reads each N-th source from the I-th (modulo N)
 on, so that runs that count I up read all. The commands come from a build folder that was configured with
 Clang (preset clang). It has no CUDA: the host code of that backend is read over the emulation of the tests,
 and the sources of UNREAD are listed with the reason. Sources that Clang 14 cannot parse stand in UNREADABLE
-with the reason, and are reported. One that it can parse after all is an error.
+with the reason, and are reported. One that it can parse after all is an error. With --under FOLDER it reads
+the sources below that folder in place of the library's, such as tests/fuzz/ with the commands of preset fuzz.
 """
 import argparse
 import concurrent.futures
@@ -75,12 +76,14 @@ def main():
     parser.add_argument("--commands", required=True, metavar="FILE")
     parser.add_argument("--tidy", action="store_true")
     parser.add_argument("--share", default="0/1", metavar="I/N")
+    parser.add_argument("--under", metavar="FOLDER")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("files", nargs="*")
     options = parser.parse_args()
     with open(options.commands, encoding="utf-8") as file:
         entries = json.load(file)
-    sources = library_sources()
+    folders = (options.under,) if options.under else FOLDERS
+    sources = [] if options.under else library_sources()
     commanded = {os.path.relpath(entry["file"], ROOT) for entry in entries}
     missing = [name for name in sources if name not in commanded]
     read = [name for name in missing if name.startswith(EMULATED) and name.endswith(".cpp")]
@@ -96,13 +99,13 @@ def main():
         name = os.path.relpath(entry["file"], ROOT)
         if options.tidy and name in names:
             continue
-        if name.startswith(FOLDERS) and (not options.files or name in options.files):
+        if name.startswith(folders) and (not options.files or name in options.files):
             chosen.append(entry)
             names.add(name)
     first, step = (int(number) for number in options.share.split("/"))
     chosen = chosen[first % step::step]
     if not chosen:
-        print(f"check_clang: no source of the library in {options.commands}", file=sys.stderr)
+        print(f"check_clang: no source of {' '.join(folders)} in {options.commands}", file=sys.stderr)
         return 2
     failed = 0
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
@@ -117,7 +120,7 @@ def main():
             elif status != 0:
                 print(f"{name}:\n{said}")
                 failed += 1
-    if not options.files:
+    if not options.files and not options.under:
         for begin, reason in UNREAD.items():
             print(f"{begin}: {sum(name.startswith(begin) for name in unread)} sources not read, {reason}")
     print(f"check_clang: {len(chosen)} sources, {failed} with findings, {len(UNREADABLE)} not parsed")

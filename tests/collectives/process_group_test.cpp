@@ -1,5 +1,6 @@
 // Collectives between real processes: this program starts itself again, and a variable tells a child its
 // task. Tests of one process need no Gloo.
+#include <atomic>
 #include <cmath>
 #include <csignal>
 #include <map>
@@ -202,12 +203,67 @@ void meet_at_store(int rank, const std::string& address) {
       "new_group: group 'late', rank "));
 }
 
+/// A group that met at a store, and RPC in the same process. `first`: the group was there before.
+void meet_beside_rpc(int rank, const std::string& address, bool first) {
+  const auto meet = [&] {
+    return dist::new_group(rpc::connect_store(address), rank, 3, {.name = first ? "before" : "behind"});
+  };
+  const auto expect_sum = [&](const Group& group) {
+    const Tensor x = full({3}, rank);
+    group->all_reduce(x);
+    EXPECT_TRUE(x.equal(full({3}, 3))) << x;
+  };
+  Group group;
+  if (first) {
+    group = meet();
+    expect_sum(group);
+  }
+  rpc::init_rpc(str("worker", rank));
+  if (!first) group = meet();
+  for (int i = 0; i < 3; ++i) {
+    const auto sum = rpc::rpc_async<rpc::builtin::add>((rank + 1) % 3, full({2}, rank), full({2}, i));
+    expect_sum(group);
+    EXPECT_TRUE(sum.wait().equal(full({2}, rank + i)));
+  }
+  rpc::shutdown();
+  expect_sum(group);  // it needs no agent
+}
+void meet_before_rpc(int rank, const std::string& address) { meet_beside_rpc(rank, address, true); }
+void meet_behind_rpc(int rank, const std::string& address) { meet_beside_rpc(rank, address, false); }
+
+std::atomic<bool> group_forms{false};
+Tensor add_while_a_group_forms(const Tensor& a, const Tensor& b) {
+  while (!group_forms) rpc::current_runtime()->sleep_for(1ms);
+  rpc::current_runtime()->sleep_for(100ms);  // worker2 waits for worker1 by then
+  return a + b;
+}
+WEFT_RPC(add_while_a_group_forms);
+
+void call_while_others_form_a_group(int rank) {
+  rpc::init_rpc(str("worker", rank));
+  if (rank == 1) {
+    const Tensor sum = rpc::rpc_sync<add_while_a_group_forms>("worker2", ones({2}), ones({2}));
+    EXPECT_TRUE(sum.equal(full({2}, 2)));
+  }
+  group_forms = true;
+  const Group group = dist::new_group();
+  const Tensor x = full({3}, rank);
+  group->all_reduce(x);
+  EXPECT_TRUE(x.equal(full({3}, 3)));
+  rpc::shutdown();
+}
+
 int group_child(const std::string& job, int rank) {
   const std::map<std::string, void (*)(int)> jobs{
-      {"reduce", reduce},     {"spread", spread},   {"differ", differ},    {"lose", lose},
-      {"wait", wait_in_vain}, {"give up", give_up}, {"part", meet_in_part}};
+      {"reduce", reduce},     {"spread", spread},
+      {"differ", differ},     {"lose", lose},
+      {"wait", wait_in_vain}, {"give up", give_up},
+      {"part", meet_in_part}, {"call", call_while_others_form_a_group}};
+  const std::map<std::string, void (*)(int, const std::string&)> at_store{
+      {"store", meet_at_store}, {"before", meet_before_rpc}, {"behind", meet_behind_rpc}};
+  const size_t space = job.rfind(' ');
   if (const auto at = jobs.find(job); at != jobs.end()) at->second(rank);
-  else meet_at_store(rank, job);
+  else at_store.at(job.substr(0, space))(rank, job.substr(space + 1));
   return testing::Test::HasFailure() ? 1 : 0;
 }
 
@@ -250,12 +306,27 @@ TEST(ProcessGroup, some_workers_of_a_group_form_one) {
 TEST(ProcessGroup, processes_without_rpc_meet_at_a_store_again_and_again) {
   NEEDS_GLOO;
   const auto served = rpc::serve_store("127.0.0.1:0");
-  expect_ended(start(served.address));
+  expect_ended(start("store " + served.address));
   for (const auto& value : served.store->peek(
            {"collectives/trainers/1/0", "collectives/trainers/2/0", "collectives/trainers/1/here/1",
             "collectives/trainers/round", "collectives/late/round", "collectives/late/1/here/1"},
            std::chrono::steady_clock::now() + 10s))
     EXPECT_FALSE(value.has_value());
+}
+
+TEST(ProcessGroup, rpc_starts_after_a_group_and_ends_before_it) {
+  NEEDS_GLOO;
+  const auto served = rpc::serve_store("127.0.0.1:0");
+  expect_ended(start("before " + served.address));
+}
+TEST(ProcessGroup, a_group_forms_after_the_start_of_rpc_and_outlives_it) {
+  NEEDS_GLOO;
+  const auto served = rpc::serve_store("127.0.0.1:0");
+  expect_ended(start("behind " + served.address));
+}
+TEST(ProcessGroup, a_worker_that_waits_for_a_call_joins_the_group_that_its_callee_forms) {
+  NEEDS_GLOO;
+  expect_ended(start("call"));
 }
 
 TEST(ProcessGroup, a_group_of_one_needs_no_engine_and_checks_its_calls) {

@@ -27,6 +27,7 @@ struct Planted {
   /// Microseconds after a successor's start at which the living are told of a loss of that name; 0: never.
   int64_t late_loss_us = 0;
   int64_t lease_s = 2;
+  bool nested_waits = false;  ///< the nested calls of a burst wait for credit
 };
 const std::vector<Planted>& planted_faults();
 

@@ -12,7 +12,7 @@ namespace {
 constexpr std::array kOps = {
     "local",  "call",     "free",       "chain",    "free_chain",      "async", "await",   "forget",
     "remote", "hold",     "parameter",  "third",    "fetch",           "use",   "forward", "keep",
-    "give",   "drop_ref", "drop_value", "backward", "remote_backward", "step",  "burst"};
+    "give",   "drop_ref", "drop_value", "backward", "remote_backward", "step",  "burst",   "cancel"};
 constexpr std::array kFaults = {"drop", "double",  "delay", "cut",  "isolate",
                                 "kill", "replace", "part",  "store"};
 
@@ -152,6 +152,12 @@ Plan make_plan(uint64_t seed, int workers, bool plain) {
     }
   } else if (modes.one_in(6)) {
     make_elastic(modes, plan);
+  }
+  if (!plan.elastic && modes.one_in(6)) {
+    auto& steps = plan.programs.front().iterations.front();
+    Step cancel{.op = Step::Op::kCancel, .kind = modes.upto(3)};
+    for (int n = 1 + modes.upto(2); n > 0; --n) cancel.way.push_back(modes.upto(plan.workers));
+    steps.insert(steps.begin() + modes.upto(static_cast<int>(steps.size())), cancel);
   }
   return plan;
 }

@@ -34,7 +34,9 @@ struct Step {
     kBackward,        ///< a loss of one or two values
     kRemoteBackward,  ///< a loss that lies at a worker
     kStep,            ///< the optimizer's step
-    kBurst,           ///< large requests at once, more than a worker with a small budget has room for
+    kBurst,           ///< large requests at once, more than a worker with a small budget has room for. Each
+                      ///< makes a nested call to the driver, and that one a call back
+    kCancel,          ///< a call through the workers of `way` that ends when it is cancelled
   };
   Op op = Op::kLocal;
   int kind = 0, a = 0, b = 0, worker = 0;
@@ -80,7 +82,7 @@ struct Plan {
 };
 
 /// The schedule of a seed. `workers` 0: 2 to 4, by the seed. `plain`: the schedule that the seed had before
-/// there were FAST mode, steps in two phases, small budgets and elastic groups.
+/// there were FAST mode, steps in two phases, small budgets, elastic groups and cancelled calls.
 Plan make_plan(uint64_t seed, int workers = 0, bool plain = false);
 /// A small program over all workers without faults, for the systematic exploration.
 Plan make_small_plan(uint64_t seed, int workers);

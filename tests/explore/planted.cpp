@@ -6,10 +6,12 @@
 #include <weft/distributed/wire/inner/wire_format.h>
 
 #include <cstring>
+#include <map>
 #include <optional>
 #include <set>
 
 #include "explore/explore.h"
+#include "explore/world.h"
 
 namespace weft::explore {
 
@@ -42,6 +44,13 @@ class Between : public rpc::Receiver {
   static Envelope envelope(const Inbound& message) { return rpc::open_envelope(message.header); }
   static void set_envelope(Inbound& message, const Envelope& e) {
     std::memcpy(message.header.data(), &e, sizeof e);
+  }
+  /// A call of that function, or of that method.
+  static bool runs(const Inbound& message, const char* function) {
+    if (!is(message, Kind::kCall) && !is(message, Kind::kMethod)) return false;
+    const uint64_t id = rpc::find_function(function)->id;
+    return message.header.find(std::string(reinterpret_cast<const char*>(&id), sizeof id)) !=
+           std::string::npos;
   }
   /// Answers a request that the agent does not get.
   void pretend(const Inbound& message) {
@@ -166,18 +175,56 @@ class WindowIgnored final : public Between {
   }
 };
 
+/// The callee never hears that a call of Step::Op::kCancel has ended at its caller.
+class CancelUnheard final : public Between {
+ public:
+  using Between::Between;
+  void on_message(Inbound message) override {
+    std::set<uint64_t>& kept = kept_[{message.from, message.incarnation}];
+    Envelope e = envelope(message);
+    if (runs(message, kUntilCancelled)) kept.insert(e.sequence);
+    if (is(message, Kind::kStatus)) {
+      message.header = with(kept, message);
+    } else if (!kept.empty()) {
+      e.floor = std::min(e.floor, *kept.begin());
+      set_envelope(message, e);
+    }
+    Between::on_message(std::move(message));
+  }
+
+ private:
+  /// The status with the kept requests among the open ones.
+  static std::string with(const std::set<uint64_t>& kept, const Inbound& message) {
+    const Envelope e = envelope(message);
+    const rpc::Message m = rpc::unseal(message.header, {}, e);
+    rpc::Decoder in(m);
+    const auto wants_answer = in.number<uint8_t>();
+    const auto upto = in.number<uint64_t>();
+    const auto listed = in.get<std::vector<uint64_t>>();
+    std::set<uint64_t> open(listed.begin(), listed.end());
+    for (const uint64_t sequence : kept)
+      if (sequence < upto) open.insert(sequence);
+    rpc::Message longer;
+    {
+      rpc::Encoder out(longer);
+      out.number(wants_answer);
+      out.number(upto);
+      out.put(std::vector<uint64_t>(open.begin(), open.end()));
+    }
+    rpc::seal(longer);
+    rpc::stamp(longer, e);
+    return longer.bytes;
+  }
+  std::map<std::pair<rpc::WorkerId, rpc::Incarnation>, std::set<uint64_t>> kept_;
+};
+
 /// The decisions on prepared steps.
 class Decisions : public Between {
  public:
   using Between::Between;
 
  protected:
-  static bool is_decision(const Inbound& message) {
-    if (!is(message, Kind::kMethod)) return false;
-    const uint64_t id = rpc::find_function("OwnerOptimizer::decide")->id;
-    return message.header.find(std::string(reinterpret_cast<const char*>(&id), sizeof id)) !=
-           std::string::npos;
-  }
+  static bool is_decision(const Inbound& message) { return runs(message, "OwnerOptimizer::decide"); }
   /// The last argument: true to commit.
   static char& commit(Inbound& message) { return message.header[envelope(message).body_end - 1]; }
 };
@@ -337,6 +384,10 @@ const std::vector<Planted>& planted_faults() {
       {.name = "window_ignored",
        .guarantee = "the open requests of a worker fit in its budget",
        .before = make<WindowIgnored>},
+      {.name = "nested_waits", .guarantee = "a nested call never waits for credit", .nested_waits = true},
+      {.name = "cancel_unheard",
+       .guarantee = "the function of a cancelled call learns of it",
+       .before = make<CancelUnheard>},
       {.name = "commit_forgotten",
        .guarantee = "a prepared step that is committed is taken",
        .before = make<CommitForgotten>},

@@ -34,12 +34,46 @@ RRef<Tensor> third_party(int64_t kind, const Tensor& a, const Tensor& b, int64_t
 }
 WEFT_RPC_AS("explore_third_party", &third_party);
 
-/// Its time lets the requests of a burst meet.
+/// The context of a nested call.
+rpc::CallContext nested_context() {
+  rpc::CallContext context = rpc::capture_context();
+  if (nested_waits) context.serving = 0;
+  return context;
+}
+
+/// The number of elements, and of those that the worker `back` counts in a call from here.
+int64_t nested_size(const Tensor& t, int64_t back);
+WEFT_RPC_AS("explore_nested_size", &nested_size);
+int64_t nested_size(const Tensor& t, int64_t back) {
+  if (back < 0) return t.numel();
+  const rpc::CallScope scope(nested_context());
+  return t.numel() + rpc::rpc_sync<nested_size>(static_cast<int>(back), t.narrow(0, 0, 1), int64_t{-1});
+}
+
+/// Its time lets the requests of a burst meet. Nested calls, the first with 16 KiB, lead to the caller and
+/// back.
 Tensor slow_wide_mix(int64_t kind, const Tensor& a, const Tensor& b) {
   rpc::current_runtime()->sleep_for(std::chrono::milliseconds(10));
+  {
+    const rpc::CallScope scope(nested_context());
+    const int64_t here = rpc::current_agent()->self().id.value;
+    const int64_t size =
+        rpc::rpc_sync<nested_size>(rpc::call_context().caller.value, a.detach().narrow(0, 0, 680), here);
+    if (size != 3 * 681) throw std::logic_error("a nested call has another result");
+  }
   return wide_mix(kind, a, b);
 }
 WEFT_RPC_AS("explore_slow_wide_mix", &slow_wide_mix);
+
+/// Runs at the last worker of a way until its caller gives up, and the calls before it as long.
+void until_cancelled(const std::vector<int64_t>& rest);
+WEFT_RPC_AS(kUntilCancelled, &until_cancelled);
+void until_cancelled(const std::vector<int64_t>& rest) {
+  if (!rest.empty())
+    return rpc::rpc_sync<until_cancelled>(static_cast<int>(rest.front()),
+                                          std::vector<int64_t>(rest.begin() + 1, rest.end()));
+  while (!rpc::call_context().cancelled()) rpc::current_runtime()->sleep_for(std::chrono::milliseconds(50));
+}
 
 Tensor free_sum(const Tensor& a) { return a.sum(); }
 WEFT_RPC_AS("explore_free_sum", &free_sum);
@@ -260,6 +294,20 @@ Tensor RemoteWorld::burst(int worker, int kind, const Tensor& a, const Tensor& b
   Tensor sum = all.front().wait();
   for (size_t i = 1; i < all.size(); ++i) sum = sum + all[i].wait();
   return sum;
+}
+
+void RemoteWorld::cancel(const std::vector<int>& way, int kind) {
+  const rpc::Future<void> running =
+      rpc::rpc_async<until_cancelled>(way.front(), std::vector<int64_t>(way.begin() + 1, way.end()));
+  if (kind > 0) rpc::current_runtime()->sleep_for(std::chrono::milliseconds(5 * kind));
+  const bool cancelled = running.cancel();
+  try {
+    running.wait();
+  } catch (const Cancelled&) {
+    if (cancelled) return;
+    throw;
+  }
+  throw std::logic_error("a call that runs until it is cancelled has a result");
 }
 
 // ---- in one process

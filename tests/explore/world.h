@@ -24,6 +24,10 @@ Tensor wide(const Tensor& a);
 Tensor wide_mix(int64_t kind, const Tensor& a, const Tensor& b);
 /// Number of requests of a burst.
 inline constexpr int kBurst = 24;
+/// A planted fault: the nested calls of a burst count as calls from outside a handler.
+inline std::atomic<bool> nested_waits{false};
+/// The name of the function of Step::Op::kCancel.
+inline constexpr char kUntilCancelled[] = "explore_until_cancelled";
 /// A leaf whose values depend on the number alone.
 Tensor numbered_leaf(int64_t number);
 
@@ -80,6 +84,8 @@ class RemoteWorld {
   void backward(const std::vector<Tensor>& roots, bool retain);
   void remote_backward(int worker, const Tensor& value, bool retain);
   Tensor burst(int worker, int kind, const Tensor& a, const Tensor& b);
+  /// Throws: std::logic_error when the call ends without an error.
+  void cancel(const std::vector<int>& way, int kind);
   std::vector<Numbers> gradients(const std::vector<Tensor>& leaves);
   std::vector<Numbers> values();
   /// When a step in two phases fails, all owners have stepped or none. Throws: std::logic_error when some
@@ -127,6 +133,7 @@ class LocalWorld {
   void backward(const std::vector<Tensor>& roots, bool) { losses_.push_back(roots); }
   void remote_backward(int, const Tensor& value, bool) { losses_.push_back({value.sum()}); }
   Tensor burst(int worker, int kind, const Tensor& a, const Tensor& b);
+  void cancel(const std::vector<int>&, int) {}
   std::vector<Numbers> gradients(const std::vector<Tensor>& leaves);
   std::vector<Numbers> values();
   void step();

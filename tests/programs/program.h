@@ -57,11 +57,12 @@ struct Output {
 using Variables = std::map<std::string, std::string>;
 
 /// A program beside the test, or one named by its whole path. Spaces part words, both its streams are read,
-/// and `variables` are added to its environment. It is killed after 240 s, with a line on each process of its
-/// group, and when the test lets it go.
+/// and `variables` are added to its environment. The new process calls `before` first, and exits with 126 if
+/// that is false. The program is killed after 240 s, with a line on each process of its group, and when the
+/// test lets it go.
 class Process {
  public:
-  explicit Process(const std::string& command, const Variables& variables = {}) {
+  explicit Process(const std::string& command, const Variables& variables = {}, bool (*before)() = nullptr) {
     std::vector<std::string> words;
     std::istringstream parts(command.front() == '/' ? command : WEFT_PROGRAM_DIR "/" + command);
     for (std::string word; parts >> word;) words.push_back(word);
@@ -73,6 +74,7 @@ class Process {
     child_ = fork();
     if (child_ == 0) {
       for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
+      if (before && !before()) _exit(126);
       dup2(open("/dev/null", O_RDONLY), STDIN_FILENO);
       dup2(ends[1], STDOUT_FILENO);
       dup2(ends[1], STDERR_FILENO);
@@ -169,8 +171,8 @@ class Process {
   Output output_;
 };
 
-inline Output run(const std::string& command, const Variables& variables = {}) {
-  return Process(command, variables).finish();
+inline Output run(const std::string& command, const Variables& variables = {}, bool (*before)() = nullptr) {
+  return Process(command, variables, before).finish();
 }
 
 /// A port of the loopback that nobody else gets while the object lives; one program may listen on it.

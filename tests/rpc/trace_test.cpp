@@ -32,6 +32,15 @@ void nap_next_door(int ms) {
 }
 WEFT_RPC(nap_next_door);
 
+Future<int> nap_later(int ms) {  // asynchronous: it returns before the nap has begun
+  return rpc_async<nap>("worker2", ms).then([](Future<void> done) {
+    const TraceSpan span("after the nap");
+    done.wait();
+    return 1;
+  });
+}
+WEFT_RPC(nap_later);
+
 void refuse_it() { throw ValueError("no"); }
 WEFT_RPC(refuse_it);
 
@@ -134,6 +143,30 @@ TEST(Trace, messages_of_references_and_passes_are_spans_with_the_bytes_of_their_
     EXPECT_GE(count_lines(lines, {"\"served\"", "\"pid\": 1,", str("\"", to_string(Kind::kGradients), "\"")}),
               1);
     EXPECT_GE(count_lines(lines, {"\"call\"", "\"pid\": 0,", "\"to_here\""}), 1);
+  });
+  c.shutdown();
+}
+
+TEST(Trace, an_asynchronous_function_has_a_span_until_its_future_is_done_and_the_calls_that_it_made) {
+  Cluster c({.size = 3, .seed = 4});
+  c.run(0, [] {
+    start_trace();
+    EXPECT_EQ(rpc_sync<nap_later>("worker1", 20), 1);
+    const auto lines = written();
+    const auto spans = [&](const char* kind, int pid, const char* name) {
+      std::vector<std::string> found;
+      for (const std::string& line : lines)
+        if (count_lines({line}, {"\"ph\": \"X\"", str("\"cat\": \"", kind, "\""), str("\"pid\": ", pid, ","),
+                                 str("\"name\": \"", name, "\"")}) == 1)
+          found.push_back(line);
+      return found;
+    };
+    ASSERT_EQ(spans("served", 1, "nap_later").size(), 1u);
+    EXPECT_GE(number_of(spans("served", 1, "nap_later").front(), "dur"), 20'000);  // microseconds
+    EXPECT_EQ(spans("call", 0, "nap_later").size(), 1u);
+    EXPECT_EQ(spans("call", 1, "nap").size(), 1u);
+    EXPECT_EQ(spans("served", 2, "nap").size(), 1u);
+    EXPECT_EQ(spans("program", 1, "after the nap").size(), 1u);
   });
   c.shutdown();
 }
