@@ -2,6 +2,7 @@
 // Beyond it a result becomes a typed error, and an arriving message waits at its sender.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 
 #include <weft/autograd/ops/ops.h>
@@ -71,9 +72,12 @@ bool nothing_stands(Cluster& c) {
 
 /// Keeps the most bytes of results that stand at its agent.
 struct MostStanding final : Interceptor {
-  int64_t most = 0;
+  std::atomic<int64_t> most = 0;  // handlers reply on threads of their own
   void reply_sending(Agent& agent, Life, Kind, const char*, Message&, const CallContext&) override {
-    most = std::max({most, reserve_counter(agent, "standing_bytes"), reserve_counter(agent, "kept_bytes")});
+    const int64_t now =
+        std::max(reserve_counter(agent, "standing_bytes"), reserve_counter(agent, "kept_bytes"));
+    for (int64_t known = most; now > known && !most.compare_exchange_weak(known, now);) {
+    }
   }
 };
 
@@ -111,7 +115,7 @@ INSTANTIATE_TEST_SUITE_P(Over, Reserve, ::testing::Values(Over::kSim, Over::kGrp
                          [](const auto& info) { return to_string(info.param); });
 
 TEST_P(Reserve, a_thousand_large_results_stay_within_the_limit_and_each_call_ends_typed) {
-  const int count = GetParam() == Over::kSim ? 1000 : 300;
+  const int count = GetParam() == Over::kSim ? 1000 : 60;  // a blocked handler of a real worker has a thread
   Cluster c(options(2, kTight));
   const auto most = std::make_shared<MostStanding>();
   c.agent(1)->add_interceptor(most);
@@ -119,7 +123,7 @@ TEST_P(Reserve, a_thousand_large_results_stay_within_the_limit_and_each_call_end
   c.run(0, [&] {
     std::vector<Future<Tensor>> calls;
     for (int i = 0; i < count; ++i) calls.push_back(rpc_async<reserve_make>("worker1", kNumbers));
-    ASSERT_TRUE(eventually(c, [] { return g_reserve_gate.reached >= 100; }));
+    ASSERT_TRUE(eventually(c, [&] { return g_reserve_gate.reached >= std::min(count / 3, 100); }));
     g_reserve_gate.open = true;
     const Ended ended = wait_for_all(calls, kNumbers);
     EXPECT_EQ(ended.came + ended.dropped + ended.refused, count);
@@ -132,6 +136,7 @@ TEST_P(Reserve, a_thousand_large_results_stay_within_the_limit_and_each_call_end
 }
 
 TEST_P(Reserve, results_with_gradients_that_may_not_be_dropped_later_stay_within_the_limit) {
+  const int count = GetParam() == Over::kSim ? 200 : 60;
   Cluster c(options(2, kTight));
   const auto most = std::make_shared<MostStanding>();
   c.agent(1)->add_interceptor(most);
@@ -141,11 +146,11 @@ TEST_P(Reserve, results_with_gradients_that_may_not_be_dropped_later_stay_within
     Tensor x = ones({1});
     x.requires_grad_();
     std::vector<Future<Tensor>> calls;
-    for (int i = 0; i < 200; ++i) calls.push_back(rpc_async<reserve_spread>("worker1", x, kNumbers));
-    ASSERT_TRUE(eventually(c, [] { return g_reserve_gate.reached >= 100; }));
+    for (int i = 0; i < count; ++i) calls.push_back(rpc_async<reserve_spread>("worker1", x, kNumbers));
+    ASSERT_TRUE(eventually(c, [&] { return g_reserve_gate.reached >= std::min(count / 3, 100); }));
     g_reserve_gate.open = true;
     const Ended ended = wait_for_all(calls, kNumbers);
-    EXPECT_EQ(ended.came + ended.dropped + ended.refused, 200);
+    EXPECT_EQ(ended.came + ended.dropped + ended.refused, count);
     EXPECT_EQ(g_reserve_runs, ended.came + ended.dropped);
     EXPECT_GE(ended.came, 1);
     for (const auto& call : calls)
