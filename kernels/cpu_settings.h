@@ -34,8 +34,9 @@ WEFT_API const char* cpu_isa();
 WEFT_API void set_cpu_isa(const char* name);
 
 /// On which the bits of products in float32 depend: the instruction set, the table of engines, the version of
-/// oneDNN, and WEFT_GEMM or WEFT_AUTOTUNE where they are set. Equal texts: equal bits for equal products,
-/// unless the process autotunes. Example: "avx512, table 3817265401, oneDNN 2.6.3".
+/// oneDNN, and WEFT_GEMM or WEFT_AUTOTUNE where they are set. Equal texts of one version of weft: equal bits
+/// for equal products, unless the process autotunes or takes MKL.
+/// Example: "avx512, table 3817265401, oneDNN 2.6.3".
 /// Throws: ValueError for a value of WEFT_GEMM or WEFT_AUTOTUNE that products would refuse.
 WEFT_API std::string product_engines();
 

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <limits>
 
+#include <weft/distributed/rpc/inner/peers.h>
+
 namespace weft::rpc {
 
 namespace {
@@ -232,7 +234,12 @@ void Budget::count_dropped() {
   ++dropped_;
 }
 
+void Budget::drop_empty(const Peer& of, const Account& a) {
+  if (of.keeps_no_account && a.empty()) accounts_.erase(&of);
+}
+
 void Budget::lost(Peer& peer) {
+  peer.keeps_no_account = true;
   MutexLock lock(mutex_);
   const auto found = accounts_.find(&peer);
   if (found == accounts_.end()) return;

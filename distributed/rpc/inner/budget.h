@@ -130,9 +130,8 @@ class Budget {
              served == 0 && kept == 0;
     }
   };
-  void drop_empty(const Peer& of, const Account& a) WEFT_REQUIRES(mutex_) {
-    if (a.empty()) accounts_.erase(&of);
-  }
+  /// Of a lost peer only: a living one keeps its account, which each call would allocate anew.
+  void drop_empty(const Peer& of, const Account& a) WEFT_REQUIRES(mutex_);
   int64_t window(const Account& a) const WEFT_REQUIRES(mutex_);
   bool fits(const Account& a, int64_t bytes) const WEFT_REQUIRES(mutex_);
   bool fits_in_all(int64_t bytes) const WEFT_REQUIRES(mutex_);

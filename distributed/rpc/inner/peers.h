@@ -117,7 +117,8 @@ struct Peer {
   /// device of this worker -> device of the peer
   DeviceMap for_arguments WEFT_GUARDED_BY(mutex), for_results WEFT_GUARDED_BY(mutex);
   // as caller
-  std::atomic<uint16_t> window{0};  ///< Envelope::window of its last message that had one
+  std::atomic<bool> keeps_no_account{false};  ///< lost: the budget drops its account once that is empty
+  std::atomic<uint16_t> window{0};            ///< Envelope::window of its last message that had one
   uint64_t next_sequence WEFT_GUARDED_BY(mutex) = 1;
   PendingCalls pending WEFT_GUARDED_BY(mutex);
   /// calls ended by their deadline; interceptors get their late replies
