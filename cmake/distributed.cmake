@@ -1,7 +1,8 @@
-# weft::distributed adds gRPC, and Gloo where it is found, which no header of it names. In the same way
-# weft::distributed_sim, the simulated runtime and network for tests, adds Boost.Context, and
-# weft::distributed_inspection protobuf (inspection.cmake). Each room's top-level headers are public; those of
-# <room>/inner are not installed.
+# weft::distributed adds gRPC and protobuf, and Gloo where it is found, which no header of it names. In the
+# same way weft::distributed_sim, the simulated runtime and network for tests, adds Boost.Context, and
+# weft::distributed_inspection gRPC's reflection (inspection.cmake). Each room's top-level headers are public;
+# those of <room>/inner are not installed.
+include(cmake/proto.cmake)
 function(weft_distributed_library name)  # weft_distributed_library(<name> <room>... [SOURCES <file>...])
   cmake_parse_arguments(PARSE_ARGV 1 library "" "" SOURCES)
   set(globs ${library_SOURCES})
@@ -26,6 +27,12 @@ foreach(room launch optim)
 endforeach()
 set(weft_unity_options_rarely_called $<$<CONFIG:Release>:-O1>)
 
+# A unit for the files that include protobuf's headers.
+weft_proto(etcd_messages ${PROJECT_SOURCE_DIR}/distributed/launch/inner/etcd.proto)
+set_source_files_properties(${etcd_messages} ${PROJECT_SOURCE_DIR}/distributed/launch/store_etcd.cpp
+  ${PROJECT_SOURCE_DIR}/distributed/launch/store_etcd_calls.cpp PROPERTIES UNITY_GROUP etcd)
+set(weft_unity_options_etcd ${weft_unity_options_rarely_called})
+
 # A unit of their own, so that those of the other rooms stay as they are with and without Gloo.
 file(GLOB collectives CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/distributed/collectives/*.cpp)
 set_source_files_properties(${collectives} PROPERTIES UNITY_GROUP collectives)
@@ -34,10 +41,12 @@ if(WEFT_HAVE_GLOO)
   set_source_files_properties(${PROJECT_SOURCE_DIR}/distributed/collectives/gloo.cpp PROPERTIES
     COMPILE_OPTIONS -DWEFT_WITH_GLOO)
 endif()
-weft_distributed_library(distributed runtime transport wire rpc launch rref autograd optim collectives)
+weft_distributed_library(distributed runtime transport wire rpc launch rref autograd optim collectives
+  SOURCES ${etcd_messages})
+target_include_directories(weft_floor_distributed SYSTEM PRIVATE ${WEFT_PROTO_DIR})
 target_sources(weft_distributed PUBLIC FILE_SET HEADERS FILES ${WEFT_INCLUDE_DIR}/weft/distributed.h)
-target_link_libraries(weft_floor_distributed PRIVATE weft::grpc)
-target_link_libraries(weft_distributed PUBLIC weft_core PRIVATE weft::grpc)
+target_link_libraries(weft_floor_distributed PRIVATE weft::grpc weft::protobuf)
+target_link_libraries(weft_distributed PUBLIC weft_core PRIVATE weft::grpc weft::protobuf)
 if(WEFT_HAVE_GLOO)
   target_link_libraries(weft_floor_distributed PRIVATE weft::gloo)
   target_link_libraries(weft_distributed PRIVATE weft::gloo)

@@ -168,7 +168,7 @@ foreach(folder ${groups})
   endif()
   if(group STREQUAL "inspection")  # the clients that protoc made
     target_include_directories(test_inspection SYSTEM PRIVATE ${WEFT_PROTO_DIR})
-    target_link_libraries(test_inspection PRIVATE weft::protobuf)
+    target_link_libraries(test_inspection PRIVATE weft::grpc_reflection)
     if(TARGET weft_examples_common)
       add_dependencies(test_inspection cartpole my_add)
     endif()

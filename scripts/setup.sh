@@ -11,8 +11,9 @@ packages=(
   g++ cmake make ninja-build git pkg-config ccache  # tools
   libeigen3-dev libdnnl-dev zlib1g-dev              # kernels, compressed .npz files
   libgrpc++-dev libssl-dev libboost-context-dev     # distributed layer, weft-certs
+  protobuf-compiler libprotobuf-dev                 # its messages of etcd
   libgloo-dev                                       # its collectives
-  protobuf-compiler protobuf-compiler-grpc libprotobuf-dev  # inspection service
+  protobuf-compiler-grpc                            # inspection service
   libgtest-dev libgmock-dev libbenchmark-dev        # tests and benchmarks
   python3 bible-kjv bible-kjv-text                  # scripts and the corpus of the demo
 )

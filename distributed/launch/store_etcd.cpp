@@ -4,11 +4,11 @@
 // watch the missing keys from that revision on, and look again.
 #include <weft/distributed/launch/store_etcd.h>
 
+#include <etcd.pb.h>
+
 #include <charconv>
-#include <set>
 
 #include <weft/distributed/launch/inner/etcd_calls.h>
-#include <weft/distributed/launch/inner/etcd_wire.h>
 
 namespace weft::rpc {
 namespace inner {
@@ -18,38 +18,56 @@ constexpr char kTxn[] = "/etcdserverpb.KV/Txn";
 constexpr char kLeaseGrant[] = "/etcdserverpb.Lease/LeaseGrant";
 constexpr size_t kKeysAtOnce = 100;  // of a transaction; etcd takes 128 operations
 constexpr int64_t kMarkerSeconds = 3600;
-enum Target : uint64_t { kVersion = 0, kModRevision = 2, kValue = 3 };
 
 /// A key in etcd. Revision 0: it is not set.
 struct EtcdKey {
   std::optional<std::string> value{};
-  uint64_t revision = 0, lease = 0;
+  int64_t revision = 0, lease = 0;
 };
 
-EtcdMessage compare_number(Target target, const std::string& key, uint64_t number) {
-  return EtcdMessage().number(1, 0).number(2, target).text(3, key).number(target == kVersion ? 4 : 6, number);
+etcd::Compare compare_with(etcd::Compare::Target target, const std::string& key) {
+  etcd::Compare compare;
+  compare.set_target(target);
+  compare.set_key(key);
+  return compare;
 }
-EtcdMessage compare_value(const std::string& key, const std::string& value) {
-  return EtcdMessage().number(1, 0).number(2, kValue).text(3, key).text(7, value);
+etcd::Compare is_unset(const std::string& key) {
+  etcd::Compare compare = compare_with(etcd::Compare::VERSION, key);
+  compare.set_version(0);
+  return compare;
 }
-EtcdMessage range_op(const std::string& key) { return EtcdMessage().message(1, EtcdMessage().text(1, key)); }
-EtcdMessage put_op(const std::string& key, const std::string& value, uint64_t lease = 0) {
-  return EtcdMessage().message(2, EtcdMessage().text(1, key).text(2, value).number(3, lease));
+etcd::Compare has_revision(const std::string& key, int64_t revision) {
+  etcd::Compare compare = compare_with(etcd::Compare::MOD, key);
+  compare.set_mod_revision(revision);
+  return compare;
 }
-EtcdMessage delete_op(const std::string& key) { return EtcdMessage().message(3, EtcdMessage().text(1, key)); }
+etcd::Compare has_value(const std::string& key, const std::string& value) {
+  etcd::Compare compare = compare_with(etcd::Compare::VALUE, key);
+  compare.set_value(value);
+  return compare;
+}
+etcd::RequestOp range_op(const std::string& key) {
+  etcd::RequestOp op;
+  op.mutable_request_range()->set_key(key);
+  return op;
+}
+etcd::RequestOp put_op(const std::string& key, const std::string& value, int64_t lease = 0) {
+  etcd::RequestOp op;
+  op.mutable_request_put()->set_key(key);
+  op.mutable_request_put()->set_value(value);
+  op.mutable_request_put()->set_lease(lease);
+  return op;
+}
+etcd::RequestOp delete_op(const std::string& key) {
+  etcd::RequestOp op;
+  op.mutable_request_delete_range()->set_key(key);
+  return op;
+}
 
-EtcdKey read_range(std::string_view range) {
-  EtcdKey key;
-  for (EtcdFields f(range); f.next();) {
-    if (f.field != 2) continue;
-    key.value.emplace();
-    for (EtcdFields k(f.text); k.next();) {
-      if (k.field == 3) key.revision = k.number;
-      if (k.field == 5) key.value = std::string(k.text);
-      if (k.field == 6) key.lease = k.number;
-    }
-  }
-  return key;
+EtcdKey read_range(const etcd::RangeResponse& range) {
+  if (range.kvs().empty()) return {};
+  const etcd::KeyValue& key = range.kvs(0);
+  return {.value = key.value(), .revision = key.mod_revision(), .lease = key.lease()};
 }
 
 class EtcdStore final : public Store {
@@ -74,8 +92,8 @@ class EtcdStore final : public Store {
   bool compare_and_set(const std::string& key, const std::optional<std::string>& expected,
                        const std::string& value, TimePoint deadline) override {
     const std::string at = prefix_ + key;
-    return change({expected ? compare_value(at, *expected) : compare_number(kVersion, at, 0)},
-                  {put_op(at, value)}, deadline, "compare and set " + key);
+    return change({expected ? has_value(at, *expected) : is_unset(at)}, {put_op(at, value)}, deadline,
+                  "compare and set " + key);
   }
   int64_t add(const std::string& key, int64_t delta, TimePoint deadline) override {
     const std::string at = prefix_ + key;
@@ -89,8 +107,7 @@ class EtcdStore final : public Store {
             str("store: add to ", key, ", whose value '", text.substr(0, 200), "' is no number"));
       if (__builtin_add_overflow(sum, delta, &sum))
         throw ValueError(str("store: add to ", key, ": the sum does not fit"));
-      if (change({compare_number(kModRevision, at, now.revision)}, {put_op(at, std::to_string(sum))},
-                 deadline, "add " + key))
+      if (change({has_revision(at, now.revision)}, {put_op(at, std::to_string(sum))}, deadline, "add " + key))
         return sum;
     }
   }
@@ -105,9 +122,8 @@ class EtcdStore final : public Store {
             str("store: hold of ", key, ", which is held with the value '", now.value->substr(0, 200), "'"));
       // A fresh lease renews as well: the old one has no key then, and ends unseen.
       const auto seconds = std::chrono::ceil<std::chrono::seconds>(lease).count();
-      const uint64_t fresh = grant(seconds, deadline, "hold " + key);
-      if (change({compare_number(kModRevision, at, now.revision)}, {put_op(at, value, fresh)}, deadline,
-                 "hold " + key))
+      const int64_t fresh = grant(seconds, deadline, "hold " + key);
+      if (change({has_revision(at, now.revision)}, {put_op(at, value, fresh)}, deadline, "hold " + key))
         return;
     }
   }
@@ -151,16 +167,20 @@ class EtcdStore final : public Store {
  private:
   struct Looked {
     std::vector<EtcdKey> keys;
-    uint64_t revision = 0;  ///< of the first look
+    int64_t revision = 0;  ///< of the first look
   };
 
   /// Calls until a member has answered.
-  std::string ask(const char* method, const EtcdMessage& request, TimePoint deadline,
-                  const std::string& what) {
-    std::string reply;
+  template <typename Reply, typename Request>
+  Reply ask(const char* method, const Request& request, TimePoint deadline, const std::string& what) {
+    std::string bytes;
     while (true) {
-      const EtcdStatus status = calls_->call(method, request.bytes, reply, deadline);
-      if (status.code == 0) return reply;
+      const EtcdStatus status = calls_->call(method, request.SerializeAsString(), bytes, deadline);
+      if (status.code == 0) {
+        Reply reply;
+        if (!reply.ParseFromString(bytes)) throw WireError("etcd: an answer that cannot be read: " + what);
+        return reply;
+      }
       const std::string text = str("etcd at ", where_, ": ", what, ": ", status.text);
       if (status.code == 8 || status.text.find("too large") != std::string::npos) throw StoreFull(text);
       if (!status.again()) throw RpcError(text);
@@ -173,39 +193,30 @@ class EtcdStore final : public Store {
   Looked look(const std::vector<std::string>& keys, TimePoint deadline, const std::string& what) {
     Looked looked;
     for (size_t at = 0; at < keys.size(); at += kKeysAtOnce) {
-      EtcdMessage txn;
+      etcd::TxnRequest txn;
       const size_t end = std::min(keys.size(), at + kKeysAtOnce);
-      for (size_t i = at; i < end; ++i) txn.message(2, range_op(prefix_ + keys[i]));
-      const std::string reply = ask(kTxn, txn, deadline, what);
-      for (EtcdFields f(reply); f.next();) {
-        if (f.field == 1 && looked.revision == 0) looked.revision = read_revision(f.text);
-        if (f.field != 3) continue;
-        for (EtcdFields r(f.text); r.next();)
-          if (r.field == 1) looked.keys.push_back(read_range(r.text));
-      }
+      for (size_t i = at; i < end; ++i) *txn.add_success() = range_op(prefix_ + keys[i]);
+      const auto reply = ask<etcd::TxnResponse>(kTxn, txn, deadline, what);
+      if (looked.revision == 0) looked.revision = reply.header().revision();
+      for (const auto& answer : reply.responses())
+        if (answer.has_response_range()) looked.keys.push_back(read_range(answer.response_range()));
       if (looked.keys.size() != end) throw WireError("etcd: a transaction has another number of answers");
     }
     return looked;
   }
-  static uint64_t read_revision(std::string_view header) {
-    uint64_t revision = 0;
-    for (EtcdFields f(header); f.next();)
-      if (f.field == 3) revision = f.number;
-    return revision;
-  }
 
-  uint64_t grant(int64_t seconds, TimePoint deadline, const std::string& what) {
-    const std::string reply =
-        ask(kLeaseGrant, EtcdMessage().number(1, static_cast<uint64_t>(seconds)), deadline, what);
-    for (EtcdFields f(reply); f.next();)
-      if (f.field == 2) return f.number;
-    throw RpcError(str("etcd at ", where_, ": ", what, ": no lease was granted"));
+  int64_t grant(int64_t seconds, TimePoint deadline, const std::string& what) {
+    etcd::LeaseGrantRequest request;
+    request.set_ttl(seconds);
+    const int64_t lease = ask<etcd::LeaseGrantResponse>(kLeaseGrant, request, deadline, what).id();
+    if (lease == 0) throw RpcError(str("etcd at ", where_, ": ", what, ": no lease was granted"));
+    return lease;
   }
 
   /// Makes the changes if the comparisons hold, once. False: they do not.
-  bool change(const std::vector<EtcdMessage>& compares, const std::vector<EtcdMessage>& changes,
+  bool change(const std::vector<etcd::Compare>& compares, const std::vector<etcd::RequestOp>& changes,
               TimePoint deadline, const std::string& what) {
-    const uint64_t lease = marker_lease(deadline, what);
+    const int64_t lease = marker_lease(deadline, what);
     std::string marker;
     std::vector<std::string> past;
     {
@@ -214,55 +225,47 @@ class EtcdStore final : public Store {
       past.swap(past_);
     }
     past.resize(std::min<size_t>(past.size(), kKeysAtOnce));  // others go with their lease
-    EtcdMessage inside;
-    for (const auto& compare : compares) inside.message(1, compare);
-    for (const auto& one : changes) inside.message(2, one);
-    inside.message(2, put_op(marker, "1", lease)).message(3, put_op(marker, "0", lease));
-    EtcdMessage txn;
-    txn.message(1, compare_number(kVersion, marker, 0)).message(2, EtcdMessage().message(4, inside));
-    for (const auto& old : past) txn.message(2, delete_op(old));
-    txn.message(3, range_op(marker));
-    const std::string reply = ask(kTxn, txn, deadline, what);
+    etcd::TxnRequest txn;
+    *txn.add_compare() = is_unset(marker);
+    etcd::TxnRequest& inside = *txn.add_success()->mutable_request_txn();
+    for (const auto& compare : compares) *inside.add_compare() = compare;
+    for (const auto& one : changes) *inside.add_success() = one;
+    *inside.add_success() = put_op(marker, "1", lease);
+    *inside.add_failure() = put_op(marker, "0", lease);
+    for (const auto& old : past) *txn.add_success() = delete_op(old);
+    *txn.add_failure() = range_op(marker);
+    const auto reply = ask<etcd::TxnResponse>(kTxn, txn, deadline, what);
     {
       MutexLock lock(mutex_);
       past_.push_back(marker);
     }
-    bool first = false;
-    std::string_view answer;
-    for (EtcdFields f(reply); f.next();) {
-      if (f.field == 2) first = f.number != 0;
-      if (f.field == 3 && answer.empty()) answer = f.text;
-    }
-    for (EtcdFields r(answer); r.next();) {
-      if (!first && r.field == 1) return read_range(r.text).value == "1";
-      if (!first || r.field != 4) continue;
-      bool held = false;
-      for (EtcdFields t(r.text); t.next();)
-        if (t.field == 2) held = t.number != 0;
-      return held;
-    }
-    throw WireError("etcd: a transaction without an answer");
+    if (reply.responses().empty()) throw WireError("etcd: a transaction without an answer");
+    const etcd::ResponseOp& answer = reply.responses(0);
+    return reply.succeeded() ? answer.response_txn().succeeded()
+                             : read_range(answer.response_range()).value == "1";
   }
   /// The lease of this client's markers, with half an hour left at least.
-  uint64_t marker_lease(TimePoint deadline, const std::string& what) {
+  int64_t marker_lease(TimePoint deadline, const std::string& what) {
     {
       MutexLock lock(mutex_);
       if (lease_ != 0 && runtime_.now() < lease_until_) return lease_;
     }
     const TimePoint asked = runtime_.now();
-    const uint64_t fresh = grant(kMarkerSeconds, deadline, what);
+    const int64_t fresh = grant(kMarkerSeconds, deadline, what);
     MutexLock lock(mutex_);
     lease_until_ = asked + std::chrono::seconds(kMarkerSeconds / 2);
     return lease_ = fresh;
   }
 
   /// Returns when one of the keys may have changed since the revision.
-  void await_change(const std::vector<std::string>& keys, uint64_t revision, TimePoint deadline,
+  void await_change(const std::vector<std::string>& keys, int64_t revision, TimePoint deadline,
                     const std::string& what) {
     std::vector<std::string> requests;
     for (const auto& key : keys) {
-      const EtcdMessage create = EtcdMessage().text(1, prefix_ + key).number(3, revision + 1);
-      requests.push_back(EtcdMessage().message(1, create).bytes);
+      etcd::WatchRequest request;
+      request.mutable_create_request()->set_key(prefix_ + key);
+      request.mutable_create_request()->set_start_revision(revision + 1);
+      requests.push_back(request.SerializeAsString());
     }
     const auto changed = std::make_shared<Event>(runtime_, "a change at etcd");
     const TimePoint begun = runtime_.now();
@@ -285,7 +288,7 @@ class EtcdStore final : public Store {
   Mutex mutex_;
   uint64_t next_ WEFT_GUARDED_BY(mutex_) = 1;
   std::vector<std::string> past_ WEFT_GUARDED_BY(mutex_);  // markers of answered changes
-  uint64_t lease_ WEFT_GUARDED_BY(mutex_) = 0;             // of the markers
+  int64_t lease_ WEFT_GUARDED_BY(mutex_) = 0;              // of the markers
   TimePoint lease_until_ WEFT_GUARDED_BY(mutex_);
 };
 

@@ -2,6 +2,7 @@
 // queue; its functions are short and only set events.
 #include <weft/distributed/launch/inner/etcd_calls.h>
 
+#include <etcd.pb.h>
 #include <grpc/byte_buffer.h>
 #include <grpc/byte_buffer_reader.h>
 #include <grpc/grpc.h>
@@ -11,7 +12,6 @@
 
 #include <atomic>
 
-#include <weft/distributed/launch/inner/etcd_wire.h>
 #include <weft/distributed/transport/address.h>
 #include <weft/distributed/transport/inner/unprotected.h>
 #include <weft/tensor/io/inner/file_io.h>
@@ -188,13 +188,8 @@ class EtcdStream {
     call.start({call.receive_message()}, read_);
   }
   static bool has_event(const std::string& reply) {
-    try {
-      for (EtcdFields f(reply); f.next();)
-        if (f.field == 11 || (f.field == 4 && f.number != 0)) return true;  // an event; cancelled
-      return false;
-    } catch (const Error&) {
-      return true;
-    }
+    etcd::WatchResponse read;
+    return !read.ParseFromString(reply) || read.canceled() || !read.events().empty();
   }
   Over over_{*this};
   Read read_{*this};

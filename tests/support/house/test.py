@@ -49,7 +49,7 @@ FAULTS = [
      "weft.h:1: a public header includes the private distributed/runtime/inner/pool.h"),
     ("examples/hello.cpp", "#include <weft/distributed/runtime/inner/pool.h>\n", "is private to the library"),
     ("distributed/inspection/inspection.h", "#include <grpcpp/grpcpp.h>\n",
-     "inspection.h:1: gRPC and protobuf stay in at most 4 .cpp files of distributed/ and in"),
+     "inspection.h:1: gRPC and protobuf stay in at most 5 .cpp files of distributed/ and in"),
     ("distributed/rpc/rpc.cpp", HEAD + "#include <gloo/allreduce.h>\n",
      "rpc.cpp:3: Gloo stays in distributed/collectives/gloo.cpp"),
     ("distributed/agent.h", "#pragma once\n",
