@@ -266,8 +266,28 @@ void RemoteWorld::step() {
   for (size_t i = 0; i < versions_.size(); ++i) versions_[i] += given_[i];
 }
 
-/// An owner that was lost counts for nothing. `none`: the error says that nobody has stepped.
+/// `none`: the error says that nobody has stepped. In an elastic group an owner that was fenced when the
+/// commit came asks the store for it within two leases. Without an answer it refuses newer steps.
 void RemoteWorld::check_one_step(bool none) const {
+  const auto runtime = rpc::current_runtime();
+  const rpc::TimePoint until = runtime->now() + std::chrono::seconds(8);
+  while (!is_one_step(none) && runtime->now() < until) runtime->sleep_for(std::chrono::milliseconds(500));
+  if (is_one_step(none)) return;
+  for (const auto& owner : optimizer_->owners()) {
+    try {
+      const auto now = owner.optimizer.rpc_sync<&dist_optim::OwnerOptimizer::versions>();
+      for (size_t i = 0; i < now.size(); ++i)
+        if (given_[owner.at[i]] && now[i] == versions_[owner.at[i]]) {
+          owner.optimizer.rpc_sync<&dist_optim::OwnerOptimizer::step>(context_->id());
+          throw std::logic_error("a step in two phases was taken by some owners only");
+        }
+    } catch (const RpcError&) {  // StepInDoubt, or the owner does not serve
+    }
+  }
+}
+
+/// All owners have taken the step, or none. One that was lost counts for nothing.
+bool RemoteWorld::is_one_step(bool none) const {
   std::optional<bool> first;
   if (none) first = false;
   for (const auto& owner : optimizer_->owners()) {
@@ -280,11 +300,11 @@ void RemoteWorld::check_one_step(bool none) const {
     for (size_t i = 0; i < now.size(); ++i) {
       const bool stepped = now[i] != versions_[owner.at[i]];
       if (!given_[owner.at[i]] && stepped) throw std::logic_error("a step without a gradient was taken");
-      if (given_[owner.at[i]] && first.value_or(stepped) != stepped)
-        throw std::logic_error("a step in two phases was taken by some owners only");
+      if (given_[owner.at[i]] && first.value_or(stepped) != stepped) return false;
       if (given_[owner.at[i]]) first = stepped;
     }
   }
+  return true;
 }
 
 Tensor RemoteWorld::burst(int worker, int kind, const Tensor& a, const Tensor& b) {

@@ -98,6 +98,7 @@ class RemoteWorld {
   std::vector<Numbers> own_gradients() const;
   void check_taken_back(const std::vector<Numbers>& before) const;
   void check_one_step(bool none) const;
+  bool is_one_step(bool none) const;
   std::vector<RRef<Table>> tables_;
   std::optional<dist_optim::DistributedOptimizer> optimizer_;
   std::optional<dist_autograd::Context> context_;
