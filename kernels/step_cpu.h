@@ -153,7 +153,9 @@ WEFT_STEP_VECTOR(double, kAvx512, 64, WEFT_STEP_AVX512)
 #endif
 #undef WEFT_STEP_VECTOR
 
-/// The functor over elements [begin, end): whole registers, then the rest through a padded copy.
+/// The functor over elements [begin, end): whole registers, then the rest. The rest is the end of a whole
+/// register that is read before the loop writes a part of it. Both writes give that part the same bits. Fewer
+/// elements than a register has go through a padded copy.
 #define WEFT_STEP_LOOP(IsaName, Target)                                                                 \
   template <class F, class T>                                                                           \
   Target __attribute__((flatten)) void run_##IsaName(const StepTensor& t, int64_t begin, int64_t end) { \
@@ -167,9 +169,14 @@ WEFT_STEP_VECTOR(double, kAvx512, 64, WEFT_STEP_AVX512)
     for (int k = 0; k < F::kState; ++k) state[k] = static_cast<T*>(t.state[k]);                         \
     const bool scaled = t.factor != nullptr;                                                            \
     const Vec factor(scaled ? *t.factor : 1.0);                                                         \
-    Vec p, g, s[kStates];                                                                               \
+    Vec p, g, s[kStates], last_p, last_g, last_s[kStates];                                              \
+    const int64_t last = end - Vec::kCount;                                                             \
+    if (last >= begin) {                                                                                \
+      last_p.load(param + last), last_g.load(grad + last);                                              \
+      for (int k = 0; k < F::kState; ++k) last_s[k].load(state[k] + last);                              \
+    }                                                                                                   \
     int64_t i = begin;                                                                                  \
-    for (; i + Vec::kCount <= end; i += Vec::kCount) {                                                  \
+    for (; i <= last; i += Vec::kCount) {                                                               \
       p.load(param + i);                                                                                \
       g.load(grad + i);                                                                                 \
       for (int k = 0; k < F::kState; ++k) s[k].load(state[k] + i);                                      \
@@ -187,13 +194,22 @@ WEFT_STEP_VECTOR(double, kAvx512, 64, WEFT_STEP_AVX512)
     const auto store_rest = [&](const Vec& v, T* to) {                                                  \
       v.store(buffer), __builtin_memcpy(to, buffer, rest);                                              \
     };                                                                                                  \
-    load_rest(p, param + i);                                                                            \
-    load_rest(g, grad + i);                                                                             \
-    for (int k = 0; k < F::kState; ++k) load_rest(s[k], state[k] + i);                                  \
+    if (last >= begin) {                                                                                \
+      p = last_p, g = last_g;                                                                           \
+      for (int k = 0; k < F::kState; ++k) s[k] = last_s[k];                                             \
+    } else {                                                                                            \
+      load_rest(p, param + i), load_rest(g, grad + i);                                                  \
+      for (int k = 0; k < F::kState; ++k) load_rest(s[k], state[k] + i);                                \
+    }                                                                                                   \
     if (scaled) g *= factor;                                                                            \
     f(p, g, s);                                                                                         \
-    store_rest(p, out + i);                                                                             \
-    for (int k = 0; k < F::kState; ++k) store_rest(s[k], state[k] + i);                                 \
+    if (last >= begin) {                                                                                \
+      p.store(out + last);                                                                              \
+      for (int k = 0; k < F::kState; ++k) s[k].store(state[k] + last);                                  \
+    } else {                                                                                            \
+      store_rest(p, out + i);                                                                           \
+      for (int k = 0; k < F::kState; ++k) store_rest(s[k], state[k] + i);                               \
+    }                                                                                                   \
   }
 
 WEFT_STEP_LOOP(kBaseline, inline)

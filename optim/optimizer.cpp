@@ -279,11 +279,7 @@ void Optimizer::step(std::span<const Tensor> grads, const Tensor& skip, const Te
   for (size_t i = 0; i < grads.size(); ++i)
     // throws, before any change, if the rule has no CUDA form
     if (grads[i].defined() && !params_[i].device().is_cpu()) step_cuda_form(variants[slots_[i].group].kernel);
-  size_t bytes = 0;
-  std::vector<Tensor> held;  // contiguous gradients, kept until the pass is done
-  for (size_t i = 0; i < grads.size(); ++i)
-    if (grads[i].defined()) bytes += FunctorBuffer::round(variants[slots_[i].group].functor_bytes);
-  FunctorBuffer functors(bytes);
+  std::vector<Tensor> held;  // contiguous forms of gradients, kept until the pass is done
 
   std::vector<size_t> active;
   active.reserve(grads.size());
@@ -297,10 +293,18 @@ void Optimizer::step(std::span<const Tensor> grads, const Tensor& skip, const Te
   }
   if (waits) settle();
   std::vector<Tensor> shared;
-  shared.reserve(active.size());
-  held.reserve(active.size());
-  for (const size_t i : active) shared.push_back(params_[i]);
+  for (const size_t i : active)
+    if (params_[i].body().storage->lock()) shared.push_back(params_[i]);
   const std::vector<std::unique_lock<std::mutex>> guards = lock_parameters(shared);
+
+  const auto as_before = [&](size_t at) {  // neighbours of one group and step count have one functor
+    const Slot &slot = slots_[active[at]], &before = slots_[active[at == 0 ? 0 : at - 1]];
+    return at != 0 && slot.group == before.group && slot.steps == before.steps;
+  };
+  size_t bytes = 0;
+  for (size_t k = 0; k < active.size(); ++k)
+    if (!as_before(k)) bytes += FunctorBuffer::round(variants[slots_[active[k]].group].functor_bytes);
+  FunctorBuffer functors(bytes);
 
   std::map<const Storage*, Fresh> fresh;
   struct Batch {
@@ -311,15 +315,21 @@ void Optimizer::step(std::span<const Tensor> grads, const Tensor& skip, const Te
     Device device;
   };
   std::vector<Batch> batches;
-  size_t offset = 0;
-  for (const size_t i : active) {
+  size_t next = 0;  // offset of the next functor
+  const void* functor = nullptr;
+  for (size_t k = 0; k < active.size(); ++k) {
+    const size_t i = active[k];
     Slot& slot = slots_[i];
     const Variant& v = variants[slot.group];
     const Tensor& p = params_[i];
     make_state(i, v.state_names.size());
-    construct(functors.at(offset), slot.group, slot.steps + 1);
+    if (!as_before(k)) {
+      functor = functors.at(next);
+      construct(functors.at(next), slot.group, slot.steps + 1);
+      next += FunctorBuffer::round(v.functor_bytes);
+    }
     const bool rows = weft::detail::is_row_wise(grads[i]);
-    held.push_back(grads[i].is_contiguous() ? grads[i] : grads[i].detach().contiguous());
+    if (!grads[i].is_contiguous()) held.push_back(grads[i].detach().contiguous());
 
     const bool leaves_rows = rows && v.catches_up;
     if (leaves_rows) bring_up(i, weft::detail::unpack_rows(grads[i]).rows);
@@ -330,12 +340,11 @@ void Optimizer::step(std::span<const Tensor> grads, const Tensor& skip, const Te
     };
     StepTensor t;
     t.param = address(p);
-    t.grad = held.back().address();
+    t.grad = (grads[i].is_contiguous() ? grads[i] : held.back()).address();
     if (slot.master.defined()) t.master = slot.master.address();
     for (size_t s = 0; s < v.state_names.size(); ++s) t.state[s] = address(slot.state[s]);
     t.numel = p.numel();
-    t.hyper = functors.at(offset);
-    offset += FunctorBuffer::round(v.functor_bytes);
+    t.hyper = functor;
     if (Storage& storage = *p.body().storage; storage.lock() && storage.is_held())
       fresh.try_emplace(&storage, p).first->second.place(p, t, rows);
     auto batch = std::find_if(batches.begin(), batches.end(), [&](const Batch& b) {

@@ -293,7 +293,7 @@ void Agent::add_members(const std::vector<Member>& members) {
       MutexLock lock(p.mutex);
       if (told.value != 0 && p.incarnation.load().value == 0) p.incarnation = told;
       p.name = m.name;
-      joins = !std::exchange(p.known, true) && !p.lost;
+      joins = !p.known.exchange(true) && !p.lost;
     }
     s.peers.add_name(m.name, m.id);
     s.devices.add_plan(p, m);

@@ -107,8 +107,7 @@ std::exception_ptr Agent::leave_together(TimePoint deadline, const std::string& 
     Rounds rounds(*this, s.core, s.rounds, deadline, caller);
     const RoundAnswer outcome = rounds.next();
     settle_group(*this, rounds, deadline, caller);
-    const auto steps = s.ending.steps.all();
-    for (const auto& [name, step] : *steps) {
+    for (const auto& [name, step] : s.ending.steps.all()) {
       step(deadline);
       settle_group(*this, rounds, deadline, caller);
     }

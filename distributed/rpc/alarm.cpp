@@ -1,5 +1,8 @@
 // The timer of an agent. It keeps no reference to the agent: a timer that rings after the end does nothing.
 // set() only makes the time earlier. due() rings without the mutex.
+//
+// Most calls of set() find an earlier time and take no lock. Their caller has put its work where the ring
+// looks for it. A due() that such a set() did not see rings later, so it finds that work.
 #include <weft/distributed/rpc/inner/alarm.h>
 
 #include <new>
@@ -8,9 +11,9 @@
 namespace weft::rpc {
 
 void Alarm::set(TimePoint when) {
-  if (when == kNever || !core_.running) return;
+  if (when == kNever || at_.load() <= when || !core_.running) return;
   MutexLock lock(mutex_);
-  if (at_ <= when) return;
+  if (at_.load() <= when) return;
   if (timer_.value != 0) core_.runtime->cancel(std::exchange(timer_, {}));
   at_ = kNever;  // if there is no memory for a timer
   timer_ = core_.runtime->call_at(when, [this, weak = core_.owner.weak_from_this()] {
@@ -23,7 +26,7 @@ void Alarm::due() {
   Duration late;
   {
     MutexLock lock(mutex_);
-    late = core_.runtime->now() - at_;
+    late = core_.runtime->now() - at_.load();
     timer_ = {};
     at_ = kNever;
   }

@@ -19,6 +19,15 @@ void settle(Message& message, bool received) {
   message.settled.clear();
 }
 
+/// Puts a call under its number, which is the highest, into the table.
+PendingCall& keep(Peer& p, PendingCall&& call) WEFT_REQUIRES(p.mutex) {
+  const uint64_t sequence = call.sequence;
+  if (p.spare.empty()) return p.pending.emplace(sequence, std::move(call)).first->second;
+  p.spare.key() = sequence;
+  p.spare.mapped() = std::move(call);
+  return p.pending.insert(p.pending.end(), std::move(p.spare))->second;
+}
+
 std::string seconds(Duration d) {
   const double s = std::chrono::duration<double>(d).count();
   return s < 1 ? str(s * 1000, " ms") : str(s, " s");
@@ -123,13 +132,13 @@ CallId Caller::start(Life to, Kind kind, Message message, const CallOptions& cal
       if (!p.wanted()) p.heard = call.started;
       e.sequence = call.sequence = p.next_sequence++;
       if (first) p.pause = core_.options.retry;
-      PendingCall& kept = p.pending.emplace(e.sequence, std::move(call)).first->second;
+      PendingCall& kept = keep(p, std::move(call));
       e.floor = p.floor();
       p.tells = 0;
       e.to_incarnation = p.incarnation.load().value;
       stamp(kept.message, e);
       if (ready && !waiting) {
-        bytes = kept.message.bytes;
+        bytes = header_of(kept.message);
         payloads = payloads_of(kept.message);
       }
       waits = !p.told;
@@ -249,7 +258,7 @@ void Caller::transmit(Peer& p, const Outgoing& call, std::string bytes, std::vec
         MutexLock lock(p.mutex);
         const auto found = p.pending.find(call.sequence);
         if (found == p.pending.end()) break;
-        bytes = found->second.message.bytes;
+        bytes = header_of(found->second.message);
         payloads = payloads_of(found->second.message);
       }
     }
@@ -278,7 +287,7 @@ void Caller::on_reply(Peer& p, Kind kind, const Envelope& e, Inbound inbound) {
     } else {
       name = p.name;
       call = std::move(found->second);
-      p.pending.erase(found);
+      p.spare = p.pending.extract(found);
       p.pause = core_.options.retry;
     }
   }
@@ -396,7 +405,7 @@ void Caller::on_status_reply(Peer& p, const std::string& header, const Envelope&
           continue;  // it has not left yet
         stamp_again(p, sequence, call, now);
         kind = call.kind;
-        bytes = call.message.bytes;
+        bytes = header_of(call.message);
         payloads = payloads_of(call.message);
       }
       core_.counters.resent_requests.fetch_add(1, std::memory_order_relaxed);

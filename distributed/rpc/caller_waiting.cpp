@@ -62,7 +62,7 @@ void Caller::send_when_ready(Peer& p, const Outgoing& call, const std::shared_pt
       MutexLock lock(p.mutex);
       const auto found = p.pending.find(call.sequence);
       if (found == p.pending.end() || !p.told) return;  // until this worker is told of that life
-      bytes = found->second.message.bytes;
+      bytes = header_of(found->second.message);
       payloads = payloads_of(found->second.message);
     }
     transmit(p, call, std::move(bytes), std::move(payloads));

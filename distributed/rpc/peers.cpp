@@ -25,22 +25,34 @@ bool FinishedSet::add_floor(uint64_t floor) {
 }
 
 Peer* PeerTable::find(WorkerId id) {
-  MutexLock lock(mutex_);
-  const auto found = peers_.find(id.value);
-  return found == peers_.end() ? nullptr : found->second.get();
+  if (id.value < 0 || id.value > kMaxWorkerId) return nullptr;
+  const Page* const page = found_[static_cast<size_t>(id.value) / kPage].load();
+  return page ? (*page)[static_cast<size_t>(id.value) % kPage].load() : nullptr;
+}
+
+void PeerTable::publish(Peer* p) {
+  const auto id = static_cast<size_t>(p->id.value);
+  Page* page = found_[id / kPage].load();
+  if (!page) {
+    pages_.push_back(std::make_unique<Page>());
+    page = pages_.back().get();
+    found_[id / kPage] = page;
+  }
+  (*page)[id % kPage] = p;
 }
 
 Peer& PeerTable::at(WorkerId id) {
   if (id.value < 0 || id.value > kMaxWorkerId)
     throw ValueError(str("could not find destination: no worker has the id ", id.value));
+  if (Peer* const found = find(id)) return *found;
   MutexLock lock(mutex_);
-  auto& p = peers_[id.value];
-  if (!p) {
-    p = std::make_unique<Peer>(id);
-    MutexLock inner(p->mutex);
-    p->name = str("#", id.value);
+  auto& place = peers_[id.value];
+  if (!place) {
+    auto fresh = make({id, {}}, str("#", id.value), true);
+    publish(fresh.get());
+    place = std::move(fresh);
   }
-  return *p;
+  return *place;
 }
 
 Peer* PeerTable::find(Life life) {
@@ -108,6 +120,7 @@ Peer& PeerTable::succeed(Peer& before, Incarnation next, TimePoint now) {
       if (auto expected = expected_.extract({before.id, next})) fresh = std::move(expected.mapped());
       else if (auto given_up = past_.extract({before.id, next})) fresh = std::move(given_up.mapped());
       place = std::move(fresh);
+      publish(place.get());
     }
     current = place.get();
   }
@@ -146,7 +159,8 @@ std::vector<Peer*> PeerTable::all() {
   std::vector<Peer*> out;
   {
     MutexLock lock(mutex_);
-    for (const auto& [id, p] : peers_) out.push_back(p.get());
+    for (const auto& [id, p] : peers_)
+      if (p) out.push_back(p.get());  // null: there was no memory for it
     for (const auto& [life, p] : expected_) out.push_back(p.get());
   }
   std::stable_sort(out.begin(), out.end(), [](const Peer* a, const Peer* b) { return a->id < b->id; });
@@ -162,10 +176,7 @@ std::string PeerTable::name(Peer& p) {
 
 WorkerId PeerTable::id_of(const To& who) {
   if (who.by_id()) {
-    if (Peer* p = find(who.id())) {
-      MutexLock lock(p->mutex);
-      if (p->known) return p->id;
-    }
+    if (Peer* p = find(who.id()); p && p->known) return p->id;
     throw ValueError(str("could not find destination: no worker has the id ", who.id().value));
   }
   MutexLock lock(mutex_);

@@ -63,7 +63,13 @@ void Server::on_request(Peer& p, Kind kind, const Envelope& e, Inbound inbound) 
       core_.counters.dropped_requests.fetch_add(1, std::memory_order_relaxed);
       return;  // a later status of the caller finds it unknown
     } else {
-      p.served.emplace(e.sequence, served);
+      if (p.spare_served.empty()) {
+        p.served.emplace(e.sequence, served);
+      } else {
+        p.spare_served.key() = e.sequence;
+        p.spare_served.mapped() = served;
+        p.served.insert(std::move(p.spare_served));
+      }
       refused = p.served.size() > most;
     }
   }

@@ -73,7 +73,7 @@ void Server::resend_reply(Peer& p, uint64_t sequence) {
       e.floor = p.floor();
       e.to_incarnation = p.incarnation.load().value;
     } else {
-      bytes = served.reply.bytes;
+      bytes = header_of(served.reply);
       payloads = payloads_with(served.reply, served.room);
     }
   }
@@ -193,7 +193,7 @@ void Server::give_answer(const std::shared_ptr<Served>& served, Message& message
       e.to_incarnation = p.incarnation.load().value;
       stamp(message, e);
       if (ready) {
-        bytes = message.bytes;
+        bytes = header_of(message);
         payloads = payloads_with(message, room);
       }
       served->reply = std::move(message);
@@ -221,7 +221,7 @@ void Server::give_answer(const std::shared_ptr<Served>& served, Message& message
     {
       MutexLock lock(p.mutex);
       if (served->finished) return;
-      staged = served->reply.bytes;
+      staged = header_of(served->reply);
       buffers = payloads_with(served->reply, served->room);
     }
     transmit(p, served, e, std::move(staged), std::move(buffers));
@@ -381,7 +381,7 @@ void Server::drop_finished(Peer& p, uint64_t upto, const std::vector<uint64_t>* 
         gave_up = found->second->finish() || gave_up;
         freed += std::exchange(found->second->kept, 0);
         done.push_back(std::move(found->second));
-        p.served.erase(found);
+        p.spare_served = p.served.extract(found);
       }
     }
     for (auto it = p.served.begin();

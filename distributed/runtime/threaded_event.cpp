@@ -57,11 +57,12 @@ class ThreadedEvent final : public EventImpl {
   /// Keeps a wait on the core's list for its scope.
   struct Registered {
     explicit Registered(ThreadedEvent& e) : event(e), pool(pool_core() == e.core_.get()) {
-      std::list<Latch*> node{&event.latch_};
-      place = node.begin();
       auto& core = *event.core_;
       MutexLock lock(core.mutex);
-      core.waits.splice(core.waits.end(), node);
+      if (core.spare_waits.empty()) core.spare_waits.push_back(nullptr);
+      place = core.spare_waits.begin();
+      *place = &event.latch_;
+      core.waits.splice(core.waits.end(), core.spare_waits, place);
       core.wait_count.fetch_add(1);
       group = core.group;
       if (pool) {
@@ -72,7 +73,7 @@ class ThreadedEvent final : public EventImpl {
     ~Registered() {
       auto& core = *event.core_;
       MutexLock lock(core.mutex);
-      core.waits.erase(place);
+      core.spare_waits.splice(core.spare_waits.begin(), core.waits, place);
       core.wait_count.fetch_sub(1);
       if (pool) --core.stats.blocked;
     }

@@ -7,11 +7,17 @@
 namespace weft::rpc::inner {
 namespace {
 
-template <class T> void put(std::string& out, T value) {
-  unsigned char bytes[sizeof(T)];
+/// Writes the bytes of a number, the lowest first, and returns the place after them.
+template <class T> char* store(char* to, T value) {
   for (size_t i = 0; i < sizeof(T); ++i)
-    bytes[i] = static_cast<unsigned char>(static_cast<std::make_unsigned_t<T>>(value) >> (8 * i));
-  out.append(reinterpret_cast<const char*>(bytes), sizeof(T));
+    to[i] = static_cast<char>(static_cast<std::make_unsigned_t<T>>(value) >> (8 * i));
+  return to + sizeof(T);
+}
+
+template <class T> void put(std::string& out, T value) {
+  char bytes[sizeof(T)];
+  store(bytes, value);
+  out.append(bytes, sizeof(T));
 }
 
 void put_record(std::string& out, RecordType type, int channel, uint8_t kind, size_t length) {
@@ -26,6 +32,16 @@ void put_text(std::string& out, const std::string& text) {
   const size_t n = std::min(text.size(), kMaxHelloText);
   put<uint16_t>(out, static_cast<uint16_t>(n));
   out.append(text, 0, n);
+}
+
+/// The memory of a frame that this thread has written; both are empty.
+struct FrameMemory {
+  std::vector<Piece> pieces{};
+  std::string own{};
+};
+FrameMemory& frame_memory() {
+  static thread_local FrameMemory memory;
+  return memory;
 }
 
 }  // namespace
@@ -63,6 +79,7 @@ std::string encode_text(RecordType type, const std::string& text) {
   return out.append(text, 0, n);
 }
 
+static_assert(kBeginBytes <= kHeaderRoom);
 std::shared_ptr<OutMessage> make_out_message(uint8_t kind, std::string header, std::vector<Payload> payloads,
                                              const WireLimits& limits) {
   int64_t payload_bytes = 0;
@@ -88,15 +105,16 @@ std::shared_ptr<OutMessage> make_out_message(uint8_t kind, std::string header, s
   }
   auto m = std::make_shared<OutMessage>();
   m->kind = kind;
-  m->head.reserve(kBeginBytes + kTableRow * payloads.size() + header.size());
-  put<uint64_t>(m->head, static_cast<uint64_t>(header_bytes));
-  put<uint64_t>(m->head, static_cast<uint64_t>(payload_bytes));
-  put<uint32_t>(m->head, static_cast<uint32_t>(payloads.size()));
+  m->head = std::move(header);
+  m->head.insert(0, kBeginBytes + kTableRow * payloads.size(), '\0');  // often there is room: kHeaderRoom
+  char* at = m->head.data();
+  at = store<uint64_t>(at, static_cast<uint64_t>(header_bytes));
+  at = store<uint64_t>(at, static_cast<uint64_t>(payload_bytes));
+  at = store<uint32_t>(at, static_cast<uint32_t>(payloads.size()));
   for (const auto& p : payloads) {
-    put<uint64_t>(m->head, static_cast<uint64_t>(p.bytes));
-    put<int32_t>(m->head, p.device);
+    at = store<uint64_t>(at, static_cast<uint64_t>(p.bytes));
+    at = store<int32_t>(at, p.device);
   }
-  m->head += header;
   m->payloads = std::move(payloads);
   m->bytes = static_cast<int64_t>(m->head.size()) + payload_bytes;
   m->queued = m->bytes;
@@ -105,7 +123,12 @@ std::shared_ptr<OutMessage> make_out_message(uint8_t kind, std::string header, s
 }
 
 void Frame::append_own(const void* data, size_t n) {
-  if (pieces.empty() || pieces.back().keep != nullptr) pieces.emplace_back();
+  if (pieces.empty()) {
+    pieces.swap(frame_memory().pieces);
+    pieces.emplace_back().own.swap(frame_memory().own);
+  } else if (pieces.back().keep != nullptr) {
+    pieces.emplace_back();
+  }
   pieces.back().own.append(static_cast<const char*>(data), n);
   bytes += static_cast<int64_t>(n);
 }
@@ -113,6 +136,18 @@ void Frame::append_own(const void* data, size_t n) {
 void Frame::append_file(std::string record, std::shared_ptr<const File> file) {
   bytes += static_cast<int64_t>(record.size());
   pieces.push_back({.own = std::move(record), .keep = {}, .file = std::move(file)});
+}
+
+void Frame::recycle() noexcept {
+  constexpr size_t kMostPieces = 16, kMostBytes = 4096;
+  FrameMemory& memory = frame_memory();
+  if (!pieces.empty() && pieces.front().own.capacity() <= kMostBytes) {
+    memory.own = std::move(pieces.front().own);
+    memory.own.clear();
+  }
+  pieces.clear();
+  if (pieces.capacity() <= kMostPieces) memory.pieces = std::move(pieces);
+  *this = Frame();
 }
 
 std::string Frame::flat() const {

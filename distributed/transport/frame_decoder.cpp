@@ -168,13 +168,19 @@ void Decoder::body(const uint8_t* data, size_t n) {
   progress_[static_cast<size_t>(channel_)] += n;
   while (n > 0) {
     if (!a.active) throw WireError("wire: a message with more bytes than it declared");
-    if (!a.has_begin || !a.has_table) {
-      const size_t want = a.has_begin ? kTableRow * a.count : kBeginBytes;
-      const size_t take = std::min(n, want - a.fixed.size());
-      a.fixed.append(at, take);
+    if (!a.has_begin) {
+      const size_t take = std::min(n, kBeginBytes - a.begun);
+      std::memcpy(a.begin.data() + a.begun, at, take);
+      a.begun += take;
       at += take;
       n -= take;
-      if (a.fixed.size() == want) a.has_begin ? read_table(a) : read_begin(a);
+      if (a.begun == kBeginBytes) read_begin(a);
+    } else if (!a.has_table) {
+      const size_t take = std::min(n, kTableRow * a.count - a.table.size());
+      a.table.append(at, take);
+      at += take;
+      n -= take;
+      if (a.table.size() == kTableRow * a.count) read_table(a);
     } else if (a.header.size() < a.header_bytes) {
       const size_t take = std::min<size_t>(n, a.header_bytes - a.header.size());
       a.header.append(at, take);
@@ -213,10 +219,9 @@ void Decoder::body(const uint8_t* data, size_t n) {
 }
 
 void Decoder::read_begin(Assembly& a) {
-  a.header_bytes = get<uint64_t>(a.fixed.data());
-  a.payload_bytes = get<uint64_t>(a.fixed.data() + 8);
-  a.count = get<uint32_t>(a.fixed.data() + 16);
-  a.fixed.clear();
+  a.header_bytes = get<uint64_t>(a.begin.data());
+  a.payload_bytes = get<uint64_t>(a.begin.data() + 8);
+  a.count = get<uint32_t>(a.begin.data() + 16);
   const auto most = static_cast<uint64_t>(limits_.max_message_bytes);
   if (a.header_bytes > static_cast<uint64_t>(limits_.max_header_bytes)) {
     throw WireError(str("wire: a message declares a header of ", a.header_bytes,
@@ -237,15 +242,15 @@ void Decoder::read_begin(Assembly& a) {
 void Decoder::read_table(Assembly& a) {
   uint64_t sum = 0;
   for (uint32_t i = 0; i < a.count; ++i) {
-    const auto marked = get<uint64_t>(a.fixed.data() + kTableRow * i), bytes = marked & ~kSharedMark;
-    const auto device = get<int32_t>(a.fixed.data() + kTableRow * i + 8);
+    const auto marked = get<uint64_t>(a.table.data() + kTableRow * i), bytes = marked & ~kSharedMark;
+    const auto device = get<int32_t>(a.table.data() + kTableRow * i + 8);
     if (bytes > a.payload_bytes - sum)
       throw WireError("wire: a message's payloads are larger than it declared");
     sum += bytes;
     a.sizes.push_back({static_cast<int64_t>(bytes), device, bytes > 0 && marked != bytes});
   }
   if (sum != a.payload_bytes) throw WireError("wire: a message's payloads are smaller than it declared");
-  a.fixed.clear();
+  a.table = std::string();
   a.has_table = true;
   if (a.header_bytes == 0) skip_full_payloads(a);
 }

@@ -49,6 +49,7 @@ grpc_byte_buffer* to_buffer(Frame frame) {
     }
   }
   { MutexLock lock(release_mutex()); }
+  frame.recycle();
   return grpc_raw_byte_buffer_create(slices.data(), slices.size());
 }
 

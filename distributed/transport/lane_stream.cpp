@@ -105,7 +105,7 @@ bool LaneEngine::push(LaneLink& l) {
     l.offset += sent;
     if (!whole) return false;  // the socket is full
     if (l.piece <= l.out.pieces.size()) continue;
-    l.out = Frame();
+    l.out.recycle();
     l.writing = false;
     return true;
   }

@@ -76,6 +76,9 @@ class Release {
   void* arg_ = nullptr;
 };
 
+/// Bytes that a transport puts before the header of a message without payloads, at most.
+inline constexpr size_t kHeaderRoom = 32;
+
 /// Contiguous memory that is sent beside the header. The bytes must not change until `release` has run.
 struct Payload {
   const void* data = nullptr;
@@ -232,6 +235,7 @@ class WEFT_API Transport {
   /// Queues one message and returns; see the guarantees at the head. The transport does not interpret `kind`.
   /// Throws, with the payloads released: WireError over the limits. PeerLost for a peer never added.
   /// Overloaded when the peer's queue is full: call wait_writable, then send again. RpcError after close.
+  /// A header with a spare capacity of kHeaderRoom saves an allocation.
   virtual void send(WorkerId peer, uint8_t kind, std::string header, std::vector<Payload> payloads = {}) = 0;
 
   /// Blocks until the peer's queue has room. False: `deadline` came first. Not from callbacks.

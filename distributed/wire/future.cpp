@@ -19,8 +19,8 @@ bool FutureCore::wait_until(TimePoint deadline) {
   {
     MutexLock lock(mutex_);
     if (done()) return true;
-    if (!event_) event_ = std::make_unique<Event>(*runtime_, "a future");
-    event = event_.get();
+    if (!event_) event_.emplace(*runtime_, "a future");
+    event = &*event_;
   }
   return event->wait_until(deadline) || done();
 }
@@ -86,7 +86,7 @@ void FutureCore::finish() {
     MutexLock lock(mutex_);
     phase_.store(kDone, std::memory_order_release);
     callbacks.swap(callbacks_);
-    event = event_.get();
+    event = event_ ? &*event_ : nullptr;
   }
   if (event) event->set();
   for (Callback& callback : callbacks) start(std::move(callback));

@@ -91,7 +91,7 @@ class WEFT_API FutureCore : public std::enable_shared_from_this<FutureCore> {
   CallId call_;
   Mutex mutex_;
   std::vector<Callback> callbacks_ WEFT_GUARDED_BY(mutex_);
-  std::unique_ptr<Event> event_ WEFT_GUARDED_BY(mutex_);
+  std::optional<Event> event_ WEFT_GUARDED_BY(mutex_);
 };
 
 struct Nothing {};

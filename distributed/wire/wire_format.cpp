@@ -247,6 +247,13 @@ void stamp(Message& message, const Envelope& envelope) {
   std::memcpy(message.bytes.data(), &e, sizeof e);
 }
 
+std::string header_of(const Message& message) {
+  std::string header;
+  header.reserve(message.bytes.size() + kHeaderRoom);
+  header = message.bytes;
+  return header;
+}
+
 std::vector<Payload> payloads_of(const Message& message) {
   std::vector<Payload> out;
   for (size_t i = 0; i < message.tensors.size(); ++i) {

@@ -10,6 +10,7 @@
 namespace weft::test {
 
 inline void* new_or_null(std::size_t bytes) noexcept {
+  allocations_made.fetch_add(1, std::memory_order_relaxed);
   AllocationsLeft& a = allocations_left;
   if (a.none != nullptr && a.none->load()) return nullptr;
   if (a.counted && --a.left < 0) {

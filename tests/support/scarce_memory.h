@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <climits>
+#include <cstdint>
 
 namespace weft::test {
 
@@ -21,6 +22,8 @@ struct AllocationsLeft {
   const std::atomic<bool>* none = nullptr;  ///< while it is true, all fail
 };
 inline constinit thread_local AllocationsLeft allocations_left{};
+/// Allocations of all threads so far.
+inline std::atomic<int64_t> allocations_made{0};
 
 /// For its scope, on its thread: `after` allocations succeed, and the next `failures` ones fail.
 class NoMemory {

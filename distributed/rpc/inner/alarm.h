@@ -19,7 +19,7 @@ class Alarm {
   const std::function<void(Duration late)> ring_;
   Mutex mutex_;
   TimerId timer_ WEFT_GUARDED_BY(mutex_);
-  TimePoint at_ WEFT_GUARDED_BY(mutex_) = kNever;
+  std::atomic<TimePoint> at_{kNever};  ///< written under the mutex
 };
 
 }  // namespace weft::rpc

@@ -16,24 +16,25 @@
 
 namespace weft::rpc {
 
-/// Objects in the order of their registration.
+/// Objects in the order of their registration. Reading takes no lock, since registrations are few: each makes
+/// a new list, and all lists stay.
 template <class T> class Registered {
  public:
+  Registered() { lists_.push_back(std::make_unique<const std::vector<T>>()), newest_ = lists_.back().get(); }
   void add(T object) {
     MutexLock lock(mutex_);
-    auto list = std::make_shared<std::vector<T>>(*list_);
+    auto list = std::make_unique<std::vector<T>>(*lists_.back());
     list->push_back(std::move(object));
-    list_ = std::move(list);
+    lists_.push_back(std::move(list));
+    newest_ = lists_.back().get();
   }
-  /// A list that later registrations leave as it is, so that its objects are used without the lock.
-  std::shared_ptr<const std::vector<T>> all() const {
-    MutexLock lock(mutex_);
-    return list_;
-  }
+  /// A list that later registrations leave as it is. It lives as long as this object.
+  const std::vector<T>& all() const { return *newest_.load(); }
 
  private:
-  mutable Mutex mutex_;
-  std::shared_ptr<const std::vector<T>> list_ WEFT_GUARDED_BY(mutex_) = std::make_shared<std::vector<T>>();
+  Mutex mutex_;
+  std::vector<std::unique_ptr<const std::vector<T>>> lists_ WEFT_GUARDED_BY(mutex_);
+  std::atomic<const std::vector<T>*> newest_;
 };
 
 /// Functions that layers registered. Each event calls copies of its own: events on several threads at once
@@ -42,7 +43,7 @@ template <class... Args> class Callbacks {
  public:
   using Function = std::function<void(Args...)>;
   void add(Function f) { list_.add(std::move(f)); }
-  std::vector<Function> copies() const { return *list_.all(); }
+  std::vector<Function> copies() const { return list_.all(); }
 
  private:
   Registered<Function> list_;
@@ -51,20 +52,14 @@ template <class... Args> class Callbacks {
 /// The interceptors of an agent.
 class Interceptors {
  public:
-  bool any() const { return any_; }
-  void add(std::shared_ptr<Interceptor> interceptor) {
-    list_.add(std::move(interceptor));
-    any_ = true;
-  }
+  bool any() const { return !list_.all().empty(); }
+  void add(std::shared_ptr<Interceptor> interceptor) { list_.add(std::move(interceptor)); }
   /// Calls `f` with each interceptor in the order of registration.
   template <class F> void each(const F& f) const {
-    if (!any_) return;
-    const auto list = list_.all();
-    for (const auto& i : *list) f(*i);
+    for (const auto& i : list_.all()) f(*i);
   }
 
  private:
-  std::atomic<bool> any_{false};
   Registered<std::shared_ptr<Interceptor>> list_;
 };
 

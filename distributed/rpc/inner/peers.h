@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <deque>
 #include <map>
@@ -104,7 +105,7 @@ struct Peer {
   std::atomic<Incarnation> incarnation{};  ///< 0 until it is known; then it stays
   Mutex mutex;
   std::string name WEFT_GUARDED_BY(mutex);
-  bool known WEFT_GUARDED_BY(mutex) = false;  ///< a member, added by add_members
+  std::atomic<bool> known{false};  ///< a member, added by add_members
   bool lost WEFT_GUARDED_BY(mutex) = false;
   bool ended WEFT_GUARDED_BY(mutex) = false;  ///< its process has ended; lost once something is held for it
   bool left WEFT_GUARDED_BY(mutex) = false;
@@ -121,6 +122,7 @@ struct Peer {
   std::atomic<uint16_t> window{0};            ///< Envelope::window of its last message that had one
   uint64_t next_sequence WEFT_GUARDED_BY(mutex) = 1;
   PendingCalls pending WEFT_GUARDED_BY(mutex);
+  PendingCalls::node_type spare WEFT_GUARDED_BY(mutex);  ///< memory of a call that has ended
   /// calls ended by their deadline; interceptors get their late replies
   std::set<uint64_t> given_up WEFT_GUARDED_BY(mutex);
   /// the floor that the peer has acknowledged by its answer to a status
@@ -128,6 +130,7 @@ struct Peer {
   int tells WEFT_GUARDED_BY(mutex) = 0;  ///< unanswered statuses while no call was open
   // as callee
   ServedRequests served WEFT_GUARDED_BY(mutex);
+  ServedRequests::node_type spare_served WEFT_GUARDED_BY(mutex);  ///< memory of a request that has ended
   std::deque<uint64_t> droppable WEFT_GUARDED_BY(mutex);  ///< replies that were sent, the oldest first
   FinishedSet finished WEFT_GUARDED_BY(mutex);
   // liveness
@@ -154,8 +157,8 @@ struct Peer {
 };
 
 /// All peers of an agent, itself included. A worker's current life stands in the table; its past ones are
-/// lost and kept, since calls and requests refer to them. A life that others name before this worker is told
-/// of it stands apart until then.
+/// lost and kept, since calls and requests refer to them. So current lives are found without the lock. A life
+/// that others name before this worker is told of it stands apart until then.
 class PeerTable {
  public:
   /// The current life of a worker; created when it is missing. Throws: ValueError for an id out of range.
@@ -187,8 +190,14 @@ class PeerTable {
  private:
   static std::unique_ptr<Peer> make(Life life, const std::string& name, bool told);
   Peer* past(Life life);
+  /// Makes p the one that find() returns for its id.
+  void publish(Peer* p) WEFT_REQUIRES(mutex_);
   static bool is_waiting(Peer& p);  ///< calls to it wait until this worker is told of it
+  static constexpr int kPage = 256;
+  using Page = std::array<std::atomic<Peer*>, kPage>;
   mutable Mutex mutex_;
+  std::vector<std::unique_ptr<Page>> pages_ WEFT_GUARDED_BY(mutex_);
+  std::array<std::atomic<Page*>, kMaxWorkerId / kPage + 1> found_{};  ///< the pages by id / kPage
   std::unordered_map<int32_t, std::unique_ptr<Peer>> peers_ WEFT_GUARDED_BY(mutex_);
   std::unordered_map<Life, std::unique_ptr<Peer>> past_ WEFT_GUARDED_BY(mutex_);
   static constexpr size_t kMostExpected = 4096;

@@ -118,6 +118,8 @@ struct Frame {
   void append_own(const void* data, size_t n);
   void append_file(std::string record, std::shared_ptr<const File> file);
   std::string flat() const;  ///< all bytes in one string (the simulated network)
+  /// Empties a frame that was written. Its memory is that of the next frame of this thread.
+  void recycle() noexcept;
 };
 
 /// Appends to the frame the part of a message that fits, at most `most` bytes. True at the message's end.
@@ -177,7 +179,9 @@ class Decoder {
     uint8_t kind = 0;
     uint64_t header_bytes = 0, payload_bytes = 0;
     uint32_t count = 0;
-    std::string fixed;  // the begin fields, then the table
+    std::array<char, kBeginBytes> begin;
+    size_t begun = 0;  // bytes of `begin` so far
+    std::string table;
     std::string header;
     std::vector<Block> payloads;
     std::vector<Row> sizes;

@@ -43,6 +43,8 @@ void stamp(Message& message, const Envelope& envelope);
 int64_t wire_bytes(const Message& message);
 /// The bytes of a message that has arrived.
 int64_t bytes_of(const Inbound& message);
+/// The bytes of a sealed message as the header of a send, with room for the transport's fields.
+std::string header_of(const Message& message);
 /// Payloads of a sealed message. Each keeps its storage and counts as a save of it, so an optimizer step
 /// meanwhile writes to another storage.
 std::vector<Payload> payloads_of(const Message& message);

@@ -83,6 +83,7 @@ void IsaBackend::step(Context&, const StepKernel& kernel, DType dtype, std::span
           const StepTensor& next = list[i + kRowsAhead];
           const int64_t bytes = next.numel * size_of(accumulate_type(dtype));
           fetch_row<1>(next.param, next.numel * size_of(dtype));
+          fetch_row<1>(const_cast<void*>(next.grad), next.numel * size_of(dtype));
           if (half) fetch_row<1>(next.master, bytes);
           for (int k = 0; k < kernel.state_count; ++k) fetch_row<1>(next.state[k], bytes);
         }
