@@ -67,8 +67,7 @@ void Server::on_request(Peer& p, Kind kind, const Envelope& e, Inbound inbound) 
         p.served.emplace(e.sequence, served);
       } else {
         p.spare_served.key() = e.sequence;
-        p.spare_served.mapped() = served;
-        p.served.insert(std::move(p.spare_served));
+        p.served.insert(std::move(p.spare_served)).position->second = served;
       }
       refused = p.served.size() > most;
     }
