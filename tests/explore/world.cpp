@@ -3,7 +3,9 @@
 
 #include <weft/autograd/ops/ops.h>
 #include <weft/autograd/tape/engine.h>
+#include <weft/distributed/rpc/fenced.h>
 #include <weft/distributed/rpc/rpc.h>
+#include <weft/distributed/rpc/step_errors.h>
 #include <weft/distributed/runtime/runtime.h>
 #include <weft/tensor/factories.h>
 
@@ -273,17 +275,34 @@ void RemoteWorld::check_one_step(bool none) const {
   const rpc::TimePoint until = runtime->now() + std::chrono::seconds(8);
   while (!is_one_step(none) && runtime->now() < until) runtime->sleep_for(std::chrono::milliseconds(500));
   if (is_one_step(none)) return;
+  if (none) throw std::logic_error("an owner has taken a step that nobody should have");
   for (const auto& owner : optimizer_->owners()) {
+    if (!is_behind(owner)) continue;
     try {
-      const auto now = owner.optimizer.rpc_sync<&dist_optim::OwnerOptimizer::versions>();
-      for (size_t i = 0; i < now.size(); ++i)
-        if (given_[owner.at[i]] && now[i] == versions_[owner.at[i]]) {
-          owner.optimizer.rpc_sync<&dist_optim::OwnerOptimizer::step>(context_->id());
-          throw std::logic_error("a step in two phases was taken by some owners only");
-        }
-    } catch (const RpcError&) {  // StepInDoubt, or the owner does not serve
+      owner.optimizer.rpc_sync<&dist_optim::OwnerOptimizer::step>(context_->id());
+    } catch (const rpc::StepInDoubt&) {
+      continue;
+    } catch (const PeerLost&) {
+      continue;
+    } catch (const rpc::Fenced&) {
+      continue;
+    } catch (const Error&) {
     }
+    throw std::logic_error("a step in two phases was taken by some owners only");
   }
+}
+
+/// A living owner has a parameter with a gradient that did not step.
+bool RemoteWorld::is_behind(const dist_optim::DistributedOptimizer::Owner& owner) const {
+  std::vector<int64_t> now;
+  try {
+    now = owner.optimizer.rpc_sync<&dist_optim::OwnerOptimizer::versions>();
+  } catch (const Error&) {
+    return false;
+  }
+  for (size_t i = 0; i < now.size(); ++i)
+    if (given_[owner.at[i]] && now[i] == versions_[owner.at[i]]) return true;
+  return false;
 }
 
 /// All owners have taken the step, or none. One that was lost counts for nothing.

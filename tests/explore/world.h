@@ -99,6 +99,7 @@ class RemoteWorld {
   void check_taken_back(const std::vector<Numbers>& before) const;
   void check_one_step(bool none) const;
   bool is_one_step(bool none) const;
+  bool is_behind(const dist_optim::DistributedOptimizer::Owner& owner) const;
   std::vector<RRef<Table>> tables_;
   std::optional<dist_optim::DistributedOptimizer> optimizer_;
   std::optional<dist_autograd::Context> context_;
