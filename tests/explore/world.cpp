@@ -271,11 +271,12 @@ void RemoteWorld::step() {
 /// `none`: the error says that nobody has stepped. In an elastic group an owner that was fenced when the
 /// commit came asks the store for it within two leases. Without an answer it refuses newer steps.
 void RemoteWorld::check_one_step(bool none) const {
+  if (is_one_step(none)) return;
+  if (none) throw std::logic_error("an owner has taken a step that nobody should have");
   const auto runtime = rpc::current_runtime();
   const rpc::TimePoint until = runtime->now() + std::chrono::seconds(8);
   while (!is_one_step(none) && runtime->now() < until) runtime->sleep_for(std::chrono::milliseconds(500));
   if (is_one_step(none)) return;
-  if (none) throw std::logic_error("an owner has taken a step that nobody should have");
   for (const auto& owner : optimizer_->owners()) {
     if (!is_behind(owner)) continue;
     try {
