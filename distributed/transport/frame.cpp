@@ -36,12 +36,16 @@ void put_text(std::string& out, const std::string& text) {
 
 /// The memory of a frame that this thread has written; both are empty.
 struct FrameMemory {
+  ~FrameMemory();
   std::vector<Piece> pieces{};
   std::string own{};
 };
-FrameMemory& frame_memory() {
+constinit thread_local bool frame_memory_ended = false;
+FrameMemory::~FrameMemory() { frame_memory_ended = true; }
+/// Null at the end of the thread: a static object's destructor may still send.
+FrameMemory* frame_memory() {
   static thread_local FrameMemory memory;
-  return memory;
+  return frame_memory_ended ? nullptr : &memory;
 }
 
 }  // namespace
@@ -124,8 +128,10 @@ std::shared_ptr<OutMessage> make_out_message(uint8_t kind, std::string header, s
 
 void Frame::append_own(const void* data, size_t n) {
   if (pieces.empty()) {
-    pieces.swap(frame_memory().pieces);
-    pieces.emplace_back().own.swap(frame_memory().own);
+    FrameMemory* const memory = frame_memory();
+    if (memory) pieces.swap(memory->pieces);
+    pieces.emplace_back();
+    if (memory) pieces.back().own.swap(memory->own);
   } else if (pieces.back().keep != nullptr) {
     pieces.emplace_back();
   }
@@ -140,13 +146,13 @@ void Frame::append_file(std::string record, std::shared_ptr<const File> file) {
 
 void Frame::recycle() noexcept {
   constexpr size_t kMostPieces = 16, kMostBytes = 4096;
-  FrameMemory& memory = frame_memory();
-  if (!pieces.empty() && pieces.front().own.capacity() <= kMostBytes) {
-    memory.own = std::move(pieces.front().own);
-    memory.own.clear();
+  FrameMemory* const memory = frame_memory();
+  if (memory && !pieces.empty() && pieces.front().own.capacity() <= kMostBytes) {
+    memory->own = std::move(pieces.front().own);
+    memory->own.clear();
   }
   pieces.clear();
-  if (pieces.capacity() <= kMostPieces) memory.pieces = std::move(pieces);
+  if (memory && pieces.capacity() <= kMostPieces) memory->pieces = std::move(pieces);
   *this = Frame();
 }
 

@@ -75,8 +75,9 @@ struct Core final : PollHost {
   Workers finished WEFT_GUARDED_BY(mutex);  // threads about to return, to be joined
   std::vector<Workers::iterator> idle WEFT_GUARDED_BY(mutex);
   bool waking WEFT_GUARDED_BY(mutex) = false;  // a thread was given a task and has not begun it
-  std::list<Latch*> waits WEFT_GUARDED_BY(mutex), spare_waits WEFT_GUARDED_BY(mutex);  // spare: nodes
-  std::atomic<int> wait_count{0};                                                      // size of `waits`
+  std::list<Latch*> waits WEFT_GUARDED_BY(mutex);
+  std::list<Latch*> spare_waits WEFT_GUARDED_BY(mutex);  // memory of waits that have ended
+  std::atomic<int> wait_count{0};                        // size of `waits`
   PoolStats stats WEFT_GUARDED_BY(mutex);
   std::shared_ptr<Latch> drained WEFT_GUARDED_BY(mutex);  // set when the last pool thread leaves after a stop
   std::shared_ptr<PollGroup> group WEFT_GUARDED_BY(mutex);
