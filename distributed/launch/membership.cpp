@@ -26,8 +26,10 @@
 //     one removes it from the list as soon as its lease at the store has run out. A member that reaches the
 //     store stays, since the trouble may be that of the one that lost it.
 //  5. A life that leaves the list counts as lost, or as gone, on every member.
-// Messages carry no epoch. Each one names the lives of its sender and of its receiver, and a member takes
-// those of current lives only. So no message of a past one passes, whichever epochs both ends have seen.
+//  6. Each message carries its sender's epoch. A member that hears of a later epoch than its own reads the
+//     list at once, and waits no longer for its watch. The epoch does not decide which messages are taken:
+//     each one names the lives of its sender and of its receiver, and a member takes those of current lives
+//     only. So no message of a past life passes, whichever epochs both ends have seen.
 namespace weft::rpc {
 namespace {
 
@@ -63,6 +65,11 @@ std::shared_ptr<Membership> Membership::join(std::shared_ptr<Runtime> runtime, s
   s.agent->on_stop([weak = std::weak_ptr(self)] {
     if (const auto living = weak.lock()) living->stop();
   });
+  s.agent->impl().core.epoch_callbacks.add([weak = std::weak_ptr(self)] {
+    const auto living = weak.lock();
+    if (living && !living->state_->catching_up.exchange(true))
+      living->state_->runtime->post([living] { living->state_->catch_up(); });
+  });
   s.agent->on_peer_lost([weak = std::weak_ptr(self)](const LostPeer& lost) {
     // a task of its own: the callbacks that follow must not wait for a lease
     if (const auto living = weak.lock())
@@ -79,7 +86,7 @@ std::shared_ptr<Membership> Membership::join(std::shared_ptr<Runtime> runtime, s
       list.add(me);
       return true;
     });
-    s.apply(s.store->get(kMembersKey, options.deadline));
+    s.read_list(options.deadline);
     if (s.fence().closed_for_good()) std::rethrow_exception(s.fence().error(options.name));
   } catch (...) {
     s.release_name();
@@ -153,10 +160,7 @@ std::shared_ptr<Membership> Membership::of(Agent& agent) {
 const std::shared_ptr<Agent>& Membership::agent() const { return state_->agent; }
 const std::shared_ptr<Store>& Membership::store() const { return state_->store; }
 
-uint64_t Membership::epoch() const {
-  MutexLock lock(state_->mutex);
-  return state_->list.epoch;
-}
+uint64_t Membership::epoch() const { return state_->epoch(); }
 
 std::vector<WorkerInfo> Membership::members() const {
   std::vector<WorkerInfo> out;

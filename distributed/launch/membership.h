@@ -82,6 +82,7 @@ class WEFT_API Membership : public std::enable_shared_from_this<Membership> {
 
  private:
   struct State;
+  class ListTurn;
   const std::unique_ptr<State> state_;
 };
 

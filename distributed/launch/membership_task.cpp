@@ -41,9 +41,9 @@ void Membership::State::renew() {
   if (!late) deadline = std::min(deadline, fence().until());
   try {
     store->hold(life_key, number(), lease(), deadline);
-    if (late) apply(store->get(kMembersKey, deadline));
+    if (late) read_list(deadline);
     fence().open_until(sent + lease());
-    told = told && fence().closed_for_good();
+    if (!fence().closed_for_good()) told = false;
   } catch (const RuntimeStopped&) {
     throw;
   } catch (const ValueError&) {
@@ -58,9 +58,14 @@ void Membership::State::renew() {
 /// Waits for a change of the list. False: the store does not answer.
 bool Membership::State::follow(TimePoint until) {
   try {
-    const auto text = store->watch(kMembersKey, known, until);
-    if (over()) return true;
-    if (text) apply(*text);
+    std::optional<std::string> before;
+    {
+      const ListTurn turn_here(*this);
+      before = known;
+    }
+    const uint64_t asked_in = epoch();
+    const auto text = store->watch(kMembersKey, before, until);
+    if (text) apply(*text, asked_in);
     else stay_out("the store has lost the list of members");
     return true;
   } catch (const RuntimeStopped&) {
@@ -73,18 +78,30 @@ bool Membership::State::follow(TimePoint until) {
   }
 }
 
-void Membership::State::apply(const std::string& text) {
-  if (known == text) return;
+void Membership::State::read_list(TimePoint deadline) {
+  const uint64_t asked_in = epoch();
+  apply(store->get(kMembersKey, deadline), asked_in);
+}
+
+/// Step 6. The watch goes on beside it.
+void Membership::State::catch_up() {
+  try {
+    if (!over() && !fence().closed_for_good()) read_list(runtime->now() + lease() / 4);
+  } catch (const Error&) {  // the watch tells it
+  }
+  catching_up = false;
+}
+
+/// Takes a list that was asked for in epoch `asked_in`. Two readers may bring their answers in either order.
+void Membership::State::apply(const std::string& text, uint64_t asked_in) {
+  const ListTurn turn_here(*this);
+  if (known == text || over()) return;
   const MemberList now = inner::decode_members(text);
+  if (now.epoch < asked_in) return stay_out("the store has lost the list of members");
+  if (now.epoch < epoch()) return;  // the other reader was faster
   known = text;
   const Life me = agent->life();
   const Member* const mine = now.find(me.id);
-  bool back = false;
-  {
-    MutexLock lock(mutex);
-    back = now.epoch < list.epoch;
-  }
-  if (back) return stay_out("the store has lost the list of members");
   if (mine && life_of(*mine) != me) return stay_out(inner::kSucceeded);
   if (!mine) {
     const Departure* gone = now.departure(me);
@@ -95,7 +112,7 @@ void Membership::State::apply(const std::string& text) {
   changed.set();
 }
 
-/// Steps 1 and 5: tells the agent of the members that came and went. Only this task changes the list. The
+/// Steps 1 and 5: tells the agent of the members that came and went. Only this changes the list. The
 /// agent knows a member before the list has it, so that a program that waited for the member can call it.
 void Membership::State::place(const MemberList& now) {
   MemberList before;
@@ -120,6 +137,7 @@ void Membership::State::place(const MemberList& now) {
     MutexLock lock(mutex);
     list = now;
   }
+  agent->impl().core.set_epoch(now.epoch);
   const auto callbacks = joined_callbacks.copies();
   for (const WorkerInfo& info : joined)
     if (!callbacks.empty())
@@ -190,7 +208,7 @@ void Membership::State::stay_out(const std::string& why) {
 
 /// Says once that this worker is fenced, and once that it stays so.
 void Membership::State::tell_fenced() {
-  if (std::exchange(told, true)) return;
+  if (told.exchange(true)) return;
   const std::string why = error_text(fence().error(options.name));
   auto callbacks = fenced_callbacks.copies();
   if (runtime->tracing()) runtime->trace(why);

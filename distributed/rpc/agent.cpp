@@ -238,6 +238,7 @@ void Agent::Impl::on_message(Inbound inbound) {
     core.counters.malformed.fetch_add(1, std::memory_order_relaxed);
     return;
   }
+  core.hear_epoch(e.epoch);
   const bool is_reply = inbound.kind & kReplyBit;
   const auto kind = static_cast<Kind>(inbound.kind & ~kReplyBit);
   Peer& p = peers.at(inbound.from);

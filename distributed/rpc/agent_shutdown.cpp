@@ -194,7 +194,7 @@ void Agent::stop() {
     if (!tell) continue;
     Message bye;
     seal(bye);
-    stamp(bye, e);
+    s.core.stamp(bye, e);
     s.core.send(p->id, static_cast<uint8_t>(Kind::kGoodbye), std::move(bye.bytes));
   }
   s.gathers.stop();

@@ -136,7 +136,7 @@ CallId Caller::start(Life to, Kind kind, Message message, const CallOptions& cal
       e.floor = p.floor();
       p.tells = 0;
       e.to_incarnation = p.incarnation.load().value;
-      stamp(kept.message, e);
+      core_.stamp(kept.message, e);
       if (ready && !waiting) {
         bytes = header_of(kept.message);
         payloads = payloads_of(kept.message);
@@ -363,7 +363,7 @@ void Caller::send_status(Peer& p) {
     e.to_incarnation = p.incarnation.load().value;
   }
   seal(m);
-  stamp(m, e);
+  core_.stamp(m, e);
   core_.counters.asks.fetch_add(1, std::memory_order_relaxed);
   core_.send(p.id, static_cast<uint8_t>(Kind::kStatus), std::move(m.bytes));
 }
@@ -376,7 +376,7 @@ void Caller::stamp_again(const Peer& p, uint64_t sequence, PendingCall& call, Ti
   e.floor = p.floor();
   if (call.deadline != kNever) e.remaining_ns = std::max<int64_t>(1, (call.deadline - now).count());
   e.to_incarnation = p.incarnation.load().value;
-  stamp(call.message, e);
+  core_.stamp(call.message, e);
 }
 
 void Caller::on_status_reply(Peer& p, const std::string& header, const Envelope& e) {

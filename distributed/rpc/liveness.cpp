@@ -157,7 +157,7 @@ void Liveness::fence(Peer& p) {
     e.to_incarnation = p.incarnation.load().value;
   }
   seal(m);
-  stamp(m, e);
+  core_.stamp(m, e);
   core_.send(p.id, static_cast<uint8_t>(Kind::kFenced), std::move(m.bytes));
 }
 

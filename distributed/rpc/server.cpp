@@ -39,6 +39,7 @@ void Server::on_request(Peer& p, Kind kind, const Envelope& e, Inbound inbound) 
   served->context.endpoint = core_.agent();
   served->context.caller = p.id;
   served->context.caller_life = p.incarnation.load();
+  served->context.caller_epoch = e.epoch;
   served->context.serving = next_served_.fetch_add(1, std::memory_order_relaxed);
   if (e.remaining_ns > 0 && e.remaining_ns < (kNever - now).count())
     served->context.deadline = now + Duration(e.remaining_ns);

@@ -191,7 +191,7 @@ void Server::give_answer(const std::shared_ptr<Served>& served, Message& message
     if (wanted) {
       e.floor = p.floor();
       e.to_incarnation = p.incarnation.load().value;
-      stamp(message, e);
+      core_.stamp(message, e);
       if (ready) {
         bytes = header_of(message);
         payloads = payloads_with(message, room);
@@ -294,7 +294,7 @@ void Server::replace_reply(Peer& p, const std::shared_ptr<Served>& served, Envel
   Message sorry = error_message(error);
   seal(sorry);
   e.error = 1;
-  stamp(sorry, e);
+  core_.stamp(sorry, e);
   std::string bytes = sorry.bytes;
   int64_t change = served->bytes >= 0 ? kept_bytes(sorry) : 0;
   Room room;
@@ -351,7 +351,7 @@ void Server::on_status(Peer& p, const std::string& header, const Envelope& e) {
       out.put(unknown);
     }
     seal(reply);
-    stamp(reply, back);
+    core_.stamp(reply, back);
     core_.send(p.id, static_cast<uint8_t>(Kind::kStatusReply), std::move(reply.bytes));
   } catch (const std::exception&) {
     core_.counters.malformed.fetch_add(1, std::memory_order_relaxed);

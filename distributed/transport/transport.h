@@ -30,7 +30,7 @@
 
 namespace weft::rpc {
 
-inline constexpr uint32_t kWireVersion = 4;
+inline constexpr uint32_t kWireVersion = 5;
 inline constexpr int64_t kMaxFrameBytes = int64_t{4} << 20;
 /// Bytes of an incomplete message's payloads that on_part has not told are fewer than this.
 inline constexpr int64_t kUncountedBytes = int64_t{1} << 20;

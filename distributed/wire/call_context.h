@@ -23,7 +23,9 @@ struct CallContext {
   TimePoint deadline = kNever;
   WorkerId caller;          ///< caller of the served call; negative outside a handler
   Incarnation caller_life;  ///< its incarnation
-  uint64_t serving = 0;     ///< number of the served call, for Agent::dump
+  /// epoch of the caller's member list when it sent the call (launch/membership.h); 0: a static group
+  uint64_t caller_epoch = 0;
+  uint64_t serving = 0;  ///< number of the served call, for Agent::dump
   /// results of the served call on devices without an entry in the map go to the caller's CPU
   bool results_to_cpu = false;
   /// true once the caller of the served call has given up, or its agent has stopped; null outside a handler

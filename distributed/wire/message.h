@@ -63,7 +63,7 @@ struct Place {
 };
 
 /// Room at the head of `bytes` that the Agent fills when it sends.
-inline constexpr size_t kEnvelopeBytes = 48;
+inline constexpr size_t kEnvelopeBytes = 56;
 
 /// Body, tensors and extensions of one request or reply. Thread safety: as a plain value.
 struct WEFT_API Message {

@@ -17,6 +17,7 @@
 #include <weft/distributed/rpc/step_errors.h>
 #include <weft/tensor/factories.h>
 
+#include "support/around_store.h"
 #include "support/elastic.h"
 #include "support/errors.h"
 #include "support/golden.h"
@@ -54,56 +55,25 @@ struct Watched {
 };
 
 /// A client of the store that tells of decisions.
-class WatchedStore final : public Store {
+class WatchedStore final : public test::AroundStore {
  public:
   WatchedStore(std::shared_ptr<Store> inner, Watched& watched)
-      : inner_(std::move(inner)), watched_(watched) {}
-  void set(const std::string& key, const std::string& value, TimePoint deadline) override {
-    inner_->set(key, value, deadline);
-  }
-  bool compare_and_set(const std::string& key, const std::optional<std::string>& expected,
-                       const std::string& value, TimePoint deadline) override {
-    return inner_->compare_and_set(key, expected, value, deadline);
-  }
+      : AroundStore(std::move(inner)), watched_(watched) {}
   void unset(const std::string& key, TimePoint deadline) override {
     watched_.unsets += key.starts_with("step/");
-    inner_->unset(key, deadline);
-  }
-  std::optional<std::string> watch(const std::string& key, const std::optional<std::string>& known,
-                                   TimePoint deadline) override {
-    return inner_->watch(key, known, deadline);
+    AroundStore::unset(key, deadline);
   }
   void hold(const std::string& key, const std::string& value, Duration lease, TimePoint deadline) override {
-    if (!key.starts_with("step/")) return inner_->hold(key, value, lease, deadline);
+    if (!key.starts_with("step/")) return AroundStore::hold(key, value, lease, deadline);
     ++watched_.holds;
     watched_.keys.insert(key);
     if (value == "commit" && watched_.before_commit) std::exchange(watched_.before_commit, nullptr)();
     if (value == "abort" && watched_.before_abort) watched_.before_abort();
-    inner_->hold(key, value, lease, deadline);
+    AroundStore::hold(key, value, lease, deadline);
     if (value == "commit" && watched_.after_commit) std::exchange(watched_.after_commit, nullptr)();
   }
-  int64_t add(const std::string& key, int64_t delta, TimePoint deadline) override {
-    return inner_->add(key, delta, deadline);
-  }
-  std::vector<std::string> wait(const std::vector<std::string>& keys, const std::string& abort_key,
-                                TimePoint deadline) override {
-    return inner_->wait(keys, abort_key, deadline);
-  }
-  std::vector<std::optional<std::string>> peek(const std::vector<std::string>& keys,
-                                               TimePoint deadline) override {
-    return inner_->peek(keys, deadline);
-  }
-  void set_at_end(const std::string& key, const std::string& value, const std::string& done,
-                  TimePoint deadline) override {
-    inner_->set_at_end(key, value, done, deadline);
-  }
-  void set_last(const std::string& key, const std::string& value, TimePoint deadline) override {
-    inner_->set_last(key, value, deadline);
-  }
-  void close(Duration linger) override { inner_->close(linger); }
 
  private:
-  const std::shared_ptr<Store> inner_;
   Watched& watched_;
 };
 

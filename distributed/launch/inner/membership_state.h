@@ -27,11 +27,16 @@ struct Membership::State {
         options(std::move(o)),
         life_key(inner::kLifeBegin + options.name),
         changed(*runtime, "a change of the members"),
+        turn_free(*runtime, "the turn of another reader of the members"),
         ended(*runtime, "the renewals of a lease") {}
 
   Fence& fence() const { return agent->impl().core.fence; }
   Duration lease() const { return agent->impl().core.options.lease; }
   bool over() const { return stopping || !agent->is_running(); }
+  uint64_t epoch() const {
+    MutexLock lock(mutex);
+    return list.epoch;
+  }
   std::string number() const { return to_string(agent->life().incarnation); }
 
   // membership.cpp
@@ -41,7 +46,9 @@ struct Membership::State {
   void run_task();
   void renew();
   bool follow(TimePoint until);
-  void apply(const std::string& text);
+  void read_list(TimePoint deadline);
+  void catch_up();
+  void apply(const std::string& text, uint64_t asked_in);
   void place(const inner::MemberList& now);
   void keep_next(const inner::MemberList& now);
   void remove_lost(const LostPeer& lost);
@@ -53,17 +60,40 @@ struct Membership::State {
   const JoinOptions options;
   const std::string life_key;
   std::shared_ptr<Agent> agent;  // set before others see this object
-  Event changed, ended;
+  Event changed, turn_free, ended;
   std::atomic<bool> stopping{false};
   std::string why_left = "it was shut down";  // set before the only leave that has another reason
   Callbacks<const WorkerInfo&> joined_callbacks;
   Callbacks<const std::string&> fenced_callbacks;
-  // of the task that renews and follows
-  std::optional<std::string> known;
-  Life next;  // the member that this worker keeps under lease
-  bool told = false;
+  std::atomic<bool> told{false};  // that this worker is fenced
+  std::atomic<bool> catching_up{false};
+  std::atomic<bool> turn{false};     // one reader of the list has it (ListTurn)
+  std::optional<std::string> known;  // by the turn
+  Life next;                         // by the turn: the member that this worker keeps under lease
   mutable Mutex mutex;
   inner::MemberList list WEFT_GUARDED_BY(mutex);
+};
+
+/// The turn of one reader of the list, for a scope. It is no mutex: calls that end in it may continue with
+/// anything, so a simulated fiber may wait in it.
+class Membership::ListTurn {
+ public:
+  explicit ListTurn(State& s) : s_(s) {
+    for (;;) {
+      s_.turn_free.reset();
+      if (!s_.turn.exchange(true)) return;
+      s_.turn_free.wait_until(s_.runtime->now() + s_.lease() / 4);  // another wait may have reset it
+    }
+  }
+  ~ListTurn() {
+    s_.turn = false;
+    s_.turn_free.set();
+  }
+  ListTurn(const ListTurn&) = delete;
+  ListTurn& operator=(const ListTurn&) = delete;
+
+ private:
+  State& s_;
 };
 
 }  // namespace weft::rpc

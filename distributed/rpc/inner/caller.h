@@ -47,8 +47,7 @@ class Caller {
   void start_waiting();
   void start_now(Peer& p, uint64_t sequence);
   /// Prepares an open call for the next time it is sent: its numbers are those of `now`.
-  static void stamp_again(const Peer& p, uint64_t sequence, PendingCall& call, TimePoint now)
-      WEFT_REQUIRES(p.mutex);
+  void stamp_again(const Peer& p, uint64_t sequence, PendingCall& call, TimePoint now) WEFT_REQUIRES(p.mutex);
   void send_when_ready(Peer& p, const Outgoing& call, const std::shared_ptr<Staging>& staging);
 
   AgentCore& core_;

@@ -13,6 +13,7 @@
 #include <weft/distributed/rpc/inner/fence.h>
 #include <weft/distributed/rpc/inner/tracer.h>
 #include <weft/distributed/runtime/sync.h>
+#include <weft/distributed/wire/inner/wire_format.h>
 
 namespace weft::rpc {
 
@@ -84,6 +85,14 @@ struct AgentCore {
 
   /// The agent; null while it is being destroyed.
   std::shared_ptr<Agent> agent() const { return owner.weak_from_this().lock(); }
+  /// Overwrites the envelope of a sealed message, with the epoch of this worker in it.
+  void stamp(Message& message, Envelope envelope) const;
+  /// This worker's list of members has this epoch now.
+  void set_epoch(uint64_t now);
+  /// A message was sent in this epoch. One beyond all that were heard calls `epoch_callbacks`.
+  void hear_epoch(uint64_t heard) {
+    if (heard > heard_epoch_.load(std::memory_order_relaxed)) hear_later_epoch(heard);
+  }
   /// Sends a message, or drops it when the transport refuses it: the next status repairs that.
   void send(WorkerId to, uint8_t kind, std::string bytes, std::vector<Payload> payloads = {});
 
@@ -98,6 +107,11 @@ struct AgentCore {
   Tracer tracer;
   Fence fence;
   Budget budget;
+  Callbacks<> epoch_callbacks;  ///< a message told of an epoch that this worker has not seen
+
+ private:
+  void hear_later_epoch(uint64_t heard);
+  std::atomic<uint64_t> epoch_{0}, heard_epoch_{0};
 };
 
 }  // namespace weft::rpc

@@ -2,7 +2,7 @@
 // descriptors in the tail, large tensors as payloads. Internal to the agent. Every received number is
 // checked before its use.
 //
-//   [envelope 48][body][extensions][tensor descriptors, small tensors inline] + one payload per large tensor
+//   [envelope 56][body][extensions][tensor descriptors, small tensors inline] + one payload per large tensor
 #pragma once
 
 #include <weft/distributed/wire/message.h>
@@ -18,6 +18,7 @@ struct Envelope {
   int64_t remaining_ns = 0;  ///< requests: nanoseconds until the deadline; 0: no limit
   uint64_t body_end = 0;
   uint64_t to_incarnation = 0;  ///< incarnation of the intended receiver; 0: any
+  uint64_t epoch = 0;           ///< of the sender's member list; 0: a static group
   uint32_t tensors = 0;
   uint16_t error = 0;  ///< replies: kThrown or kRefused if the body is an error
   /// replies and statuses: bytes of requests that the sender has room for, packed; 0: not said
