@@ -124,7 +124,7 @@ void Membership::State::release_name() const {
 /// Step 1: holds the lease of the name.
 void Membership::State::take_name() {
   for (;;) {
-    const TimePoint sent = runtime->now();
+    const TimePoint sent = runtime->lease_time();
     try {
       store->hold(life_key, number(), lease(), options.deadline);
       return fence().open_until(sent + lease());

@@ -25,7 +25,7 @@ void Membership::State::run_task() {
       renew();
       if (fence().closed_for_good()) break;
       const TimePoint until = runtime->now() + lease() / 4;
-      while (!over() && !fence().closed(runtime->now()) && runtime->now() < until)
+      while (!over() && !fence().closed() && runtime->now() < until)
         if (!follow(std::min(until, runtime->now() + kLongestWatch))) break;
     }
   } catch (const Error&) {  // the runtime has stopped
@@ -35,10 +35,11 @@ void Membership::State::run_task() {
 
 /// Steps 2 and 3.
 void Membership::State::renew() {
-  const TimePoint sent = runtime->now();
-  const bool late = fence().closed(sent);
-  TimePoint deadline = sent + lease() / 4;
-  if (!late) deadline = std::min(deadline, fence().until());
+  const TimePoint sent = runtime->lease_time();
+  const bool late = fence().closed();
+  Duration limit = lease() / 4;
+  if (!late) limit = std::min(limit, fence().left());
+  const TimePoint deadline = runtime->now() + limit;
   try {
     store->hold(life_key, number(), lease(), deadline);
     if (late) read_list(deadline);
@@ -50,7 +51,7 @@ void Membership::State::renew() {
     stay_out("another life has its name");
   } catch (const Error& e) {
     fence().explain(e.what());
-    if (fence().closed(runtime->now())) tell_fenced();
+    if (fence().closed()) tell_fenced();
     if (runtime->now() < deadline) runtime->sleep_for(lease() / 16);
   }
 }

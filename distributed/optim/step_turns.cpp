@@ -129,7 +129,7 @@ void StepLedger::sweep() {
   const auto agent = agent_.lock();
   if (!agent) return;
   const rpc::Fence& fence = agent->impl().core.fence;
-  const bool fenced = fence.closed(agent->runtime()->now());
+  const bool fenced = fence.closed();
   const std::exception_ptr fenced_error = fenced ? fence.error(agent->self().name) : nullptr;
   const std::vector<OpenContext> now_open = open();
   const auto is_open = [&](MadeId id) {

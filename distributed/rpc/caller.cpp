@@ -113,7 +113,7 @@ CallId Caller::start(Life to, Kind kind, Message message, const CallOptions& cal
   }
   const std::shared_ptr<Charge> waiting = call.waits ? call.charge : nullptr;
   bool unneeded = false;
-  const bool fenced = is_held_by_fence(kind) && core_.fence.closed(call.started);
+  const bool fenced = is_held_by_fence(kind) && core_.fence.closed();
   {
     MutexLock lock(p.mutex);
     if (refused) {                // there is no room for it

@@ -46,7 +46,7 @@ void Caller::start_now(Peer& p, uint64_t sequence) {
     staging = call.message.staging;
     out = {sequence, call.kind, call.deadline};
   }
-  if (is_held_by_fence(out.kind) && core_.fence.closed(now))
+  if (is_held_by_fence(out.kind) && core_.fence.closed())
     return fail(p, sequence, core_.fence.error(core_.self.name));
   const NoBlockScope scope("the start of a waiting call");
   send_when_ready(p, out, staging);

@@ -45,7 +45,7 @@ void Server::on_request(Peer& p, Kind kind, const Envelope& e, Inbound inbound) 
     served->context.deadline = now + Duration(e.remaining_ns);
   if (!served->context.endpoint) return;
   bool again = false, refused = false, first = false;
-  const bool fenced = core_.fence.closed(now);
+  const bool fenced = core_.fence.closed();
   {
     MutexLock lock(p.mutex);
     if (p.lost) return;
@@ -125,7 +125,7 @@ void Server::on_request(Peer& p, Kind kind, const Envelope& e, Inbound inbound) 
         work->room.reset();
         if (refusal())
           return refuse(std::move(work->responder), work->message, no_thread_error(core_.self.name));
-        if (is_refused_by_fence(work->responder.served()->kind) && core_.fence.closed(core_.runtime->now()))
+        if (is_refused_by_fence(work->responder.served()->kind) && core_.fence.closed())
           return refuse(std::move(work->responder), work->message, core_.fence.error(core_.self.name));
         run(*work->handler, std::move(work->responder), std::move(work->message));
       });

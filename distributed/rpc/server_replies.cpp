@@ -147,7 +147,7 @@ void Server::give_answer(const std::shared_ptr<Served>& served, Message& message
   if (!error) {
     try {
       // The successor of this life may have answered others meanwhile.
-      if (is_refused_by_fence(served->kind) && core_.fence.closed(core_.runtime->now()))
+      if (is_refused_by_fence(served->kind) && core_.fence.closed())
         std::rethrow_exception(core_.fence.error(core_.self.name));
       core_.interceptors.each([&](Interceptor& i) {
         i.reply_sending(*agent, p.life(), served->kind, served->what, message, served->context);

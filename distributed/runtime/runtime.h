@@ -106,6 +106,9 @@ class WEFT_API Runtime {
 
   /// The time on this runtime's clock, in nanoseconds.
   virtual TimePoint now() = 0;
+  /// A clock that also counts the time in which the machine is suspended (CLOCK_BOOTTIME). Leases that
+  /// another machine counts are read by it. Compare its times with each other only.
+  virtual TimePoint lease_time() { return now(); }
 
   /// Queues `task` for the handler pool. The task may block in Event::wait. The pool then starts another
   /// thread in its place, up to PoolStats::max_threads, so blocked tasks do not delay runnable ones.

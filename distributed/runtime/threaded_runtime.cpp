@@ -100,6 +100,11 @@ class ThreadedRuntime final : public Runtime {
   ~ThreadedRuntime() override { ThreadedRuntime::stop(std::chrono::seconds(10)); }
 
   TimePoint now() override { return clock_now(); }
+  TimePoint lease_time() override {
+    timespec t{};
+    if (clock_gettime(CLOCK_BOOTTIME, &t) != 0) return clock_now();
+    return TimePoint(std::chrono::seconds(t.tv_sec) + std::chrono::nanoseconds(t.tv_nsec));
+  }
 
   void post(Task task) override { inner::pool_post(core_, std::move(task), false); }
   void post_or_refuse(Task task) override { inner::pool_post(core_, std::move(task), true); }

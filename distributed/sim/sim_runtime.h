@@ -49,6 +49,9 @@ class WEFT_API SimRuntime final : public Runtime {
   /// Runs all tasks and timers of the next `d` of virtual time.
   void run_for(Duration d);
 
+  /// As a suspended machine: `d` more has passed on lease_time(), and nothing on now().
+  void suspend(Duration d) { suspended_ += d; }
+
   /// The trace lines, each with its virtual time.
   const std::vector<std::string>& log() const;
   /// A hash over every trace line and every scheduling choice.
@@ -57,6 +60,7 @@ class WEFT_API SimRuntime final : public Runtime {
   std::vector<std::string> blocked() const;
 
   TimePoint now() override;
+  TimePoint lease_time() override { return now() + suspended_; }
   void post(Task task) override;
   TimerId call_at(TimePoint when, Task task) override;
   bool cancel(TimerId id) override;
@@ -73,6 +77,7 @@ class WEFT_API SimRuntime final : public Runtime {
 
  private:
   std::unique_ptr<Scheduler> scheduler_;
+  Duration suspended_{0};
 };
 
 }  // namespace weft::rpc

@@ -1,5 +1,5 @@
-// Each message of an elastic group carries its sender's epoch, and a member that hears of a later one reads the
-// list of members at once.
+// Each message of an elastic group carries its sender's epoch, and a member that hears of a later one reads
+// the list of members at once.
 #include <gtest/gtest.h>
 
 #include <weft/distributed/launch/inner/group_keys.h>

@@ -75,6 +75,19 @@ TEST(Fencing, half_a_lease_without_the_store_costs_nothing) {
   }
 }
 
+TEST(Fencing, a_machine_that_was_suspended_for_a_lease_hears_from_the_store_before_it_goes_on) {
+  Trio t;
+  ElasticGroup& g = t.group;
+  g.sim().suspend(4s);  // less than the lease
+  g.run(t.a, [] { EXPECT_EQ(rpc_sync<fenced_twice>("b", 4), 8); });
+  g.sim().suspend(20s);
+  EXPECT_TRUE(has(error_of<Fenced>([&] { g.run(t.b, [] { rpc_sync<fenced_twice>("c", 4); }); }),
+                  "its lease at the store has run out"));
+  g.sim().run_for(2s);
+  g.run(t.a, [] { EXPECT_EQ(rpc_sync<fenced_twice>("b", 4), 8); });
+  g.run(t.b, [] { EXPECT_EQ(rpc_sync<fenced_twice>("c", 4), 8); });
+}
+
 TEST(Fencing, a_life_without_its_lease_serves_nothing_until_it_has_renewed_it) {
   for (uint64_t seed = 1; seed <= 5; ++seed) {
     Trio t(seed);

@@ -1,4 +1,5 @@
-// A client of a store that hands everything on to another one. Tests derive from it and change single requests.
+// A client of a store that hands everything on to another one. Tests derive from it and change single
+// requests.
 #pragma once
 
 #include <memory>

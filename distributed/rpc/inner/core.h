@@ -81,6 +81,7 @@ struct AgentCore {
         runtime(std::move(rt)),
         options(std::move(o)),
         self{options.name, options.id},
+        fence(*runtime),
         budget(options.budget) {}
 
   /// The agent; null while it is being destroyed.

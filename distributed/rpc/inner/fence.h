@@ -1,6 +1,7 @@
 // The fence of an agent in an elastic group: until when it may serve and call. Each renewal of its lease at
-// the store moves that time. After it, requests are refused and calls of its own fail with Fenced, until the
-// next renewal. Once a successor has its name, they fail for ever. A static group never sets it.
+// the store moves that time, which counts on while the machine is suspended. After it, requests are refused
+// and calls of its own fail with Fenced, until the next renewal. Once a successor has its name, they fail for
+// ever. A static group never sets it.
 #pragma once
 
 #include <atomic>
@@ -17,11 +18,14 @@ namespace weft::rpc {
 /// Thread safety: any thread.
 class Fence {
  public:
-  bool closed(TimePoint now) const {
-    return now.time_since_epoch().count() >= until_.load(std::memory_order_relaxed);
+  explicit Fence(Runtime& runtime) : runtime_(runtime) {}
+  bool closed() const {
+    const int64_t until = until_.load(std::memory_order_relaxed);
+    return until != kOpen && runtime_.lease_time().time_since_epoch().count() >= until;
   }
-  TimePoint until() const { return TimePoint(Duration(until_.load())); }
-  /// The fence is open until then, unless it is closed for good.
+  /// How long it stays open; not positive: it is closed.
+  Duration left() const { return TimePoint(Duration(until_.load())) - runtime_.lease_time(); }
+  /// The fence is open until then by Runtime::lease_time(), unless it is closed for good.
   void open_until(TimePoint until);
   /// Closes it for good.
   void close(const std::string& why);
@@ -32,7 +36,9 @@ class Fence {
   std::exception_ptr error(const std::string& worker) const;
 
  private:
-  std::atomic<int64_t> until_{kNever.time_since_epoch().count()};
+  static constexpr int64_t kOpen = kNever.time_since_epoch().count();
+  Runtime& runtime_;
+  std::atomic<int64_t> until_{kOpen};
   mutable Mutex mutex_;
   bool for_good_ WEFT_GUARDED_BY(mutex_) = false;
   std::string why_ WEFT_GUARDED_BY(mutex_);
