@@ -1,5 +1,5 @@
 // The owner's table of values and forks (steps 2, 3, 5, 7, 8 and 10 to 12 of references.cpp). An entry keeps
-// its value while it has forks, and while it was used but not created. Otherwise the value lives with the
+// its value while it has forks, and while somebody waits for its creation. Otherwise the value lives with the
 // references of this worker.
 #include <weft/distributed/rref/inner/owner_table.h>
 
@@ -133,8 +133,15 @@ bool OwnerTable::remove_fork(RRefId id, ForkId fork, std::vector<DeferredItem>& 
     drop_watch(at->second, after);
   }
   entry.forks.erase(at);
-  if (entry.forks.empty() && entry.announced && entry.kept)
+  if (!entry.forks.empty() || !entry.kept) return true;
+  if (entry.announced) {
     after.push_back({DeferredItem::Kind::kDrop, {}, id, fork, std::move(entry.kept)});
+  } else if (entry.kept.use_count() == 1) {  // nobody waits for it; CREATE, if it comes at all, makes it anew
+    unannounced_.remove(id.maker(), id);
+    drop_watch(id.maker(), after);
+    after.push_back({DeferredItem::Kind::kDrop, {}, id, fork, std::move(entry.kept)});
+    entries_.erase(found);
+  }
   return true;
 }
 

@@ -19,6 +19,7 @@
 //     itself continues, so the owner's count stays right.
 //  3. Overtaking. A FETCH, METHOD or FORK through an unconfirmed reference may arrive before CREATE. The
 //     owner then makes an unannounced entry and parks the request until the value exists; no thread waits.
+//     The entry goes with its last fork, unless a request waits for it; a CREATE after that makes it anew.
 //  4. Sharing. Writing a reference into a message draws a fork id for the child and records a *share*
 //     until the child is known. The share keeps the parent of the child alive.
 //  5. Owner to user. The owner adds the fork when it writes the message. The child is confirmed on arrival.

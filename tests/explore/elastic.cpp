@@ -169,11 +169,13 @@ class ElasticRun {
     after(length, [this] { g_->net().heal(); });
   }
 
-  /// A program may fail when the cuts take half of a lease.
+  /// A program may fail when the cuts take half of a lease. A lost message costs a step a large part of its
+  /// lease, so that a cut of any length may be too long beside it.
   void count_cut(Duration length) {
     cut_ += length;
     const bool two_phase = !plan_.programs.empty() && plan_.programs.front().two_phase;
-    hurt_ = hurt_ || cut_ > (two_phase ? kStepLease : kElasticLease) / 2;
+    const bool lossy_step = two_phase && plan_.drop > 0;
+    hurt_ = hurt_ || lossy_step || cut_ > (two_phase ? kStepLease : kElasticLease) / 2;
   }
 
   void hit_store(Duration length) {

@@ -121,6 +121,39 @@ TEST(RRefClaims, a_fork_that_the_owner_drew_cannot_be_added_by_a_user) {
   expect_clean(c);
 }
 
+TEST(RRefClaims, a_fork_of_a_value_that_is_never_created_leaves_nothing_once_it_is_deleted) {
+  Cluster c({.size = 3});
+  const Incarnation life = c.agent(1)->life().incarnation;
+  const RRefId gone{WorkerId{1}, life, 1000};
+  const ForkId fork{WorkerId{1}, life, 1001};
+  send(c, 2, 0, Kind::kFork,
+       [&](Encoder& out) { put_id(out, gone), put_id(out, fork), out.number(uint8_t{0}); });
+  EXPECT_EQ(counter(c, 0, "num_owner_rrefs"), 1);
+  EXPECT_EQ(counter(c, 0, "agent.watches"), 2);  // of its maker and of its holder
+  send_delete(c, 2, {{gone, fork}});
+  expect_clean(c);
+  EXPECT_EQ(counter(c, 0, "agent.watches"), 0);
+}
+
+TEST(RRefClaims, a_value_lives_though_another_worker_let_go_of_it_before_it_was_created) {
+  Cluster c({.size = 3});
+  c.net().add_rule({.kind = static_cast<uint8_t>(Kind::kRemote),
+                    .from = WorkerId{0},
+                    .to = WorkerId{1},
+                    .count = 1,
+                    .action = FaultRule::Action::kDelay,
+                    .delay = 200ms});
+  c.run(0, [&] {
+    auto late = remote<Cell>("worker1", 5);
+    rpc_sync<hold_cell>("worker2", late);
+    c.sim().sleep_for(50ms);
+    EXPECT_EQ(counter(c, 1, "num_owner_rrefs"), 0);
+    EXPECT_EQ(late.rpc_sync<&Cell::get>(), 5);
+    EXPECT_EQ(rpc_sync<read_cell>("worker2", late), 5);
+  });
+  expect_clean(c);
+}
+
 TEST(RRefClaims, an_id_of_another_life_cannot_be_created) {
   Cluster c({.size = 3});
   const Incarnation life = c.agent(1)->life().incarnation;
