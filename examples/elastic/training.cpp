@@ -67,6 +67,15 @@ int64_t kept_in_all(bool say) {
     }
   return sum;
 }
+/// The things that both still hold after the session, of which the server drops those of earlier trainers.
+int64_t kept_at_end() {
+  const auto limit = std::chrono::steady_clock::now() + 30s;
+  while (kept_in_all(false) > 0) {
+    if (std::chrono::steady_clock::now() >= limit) return kept_in_all(true);
+    std::this_thread::sleep_for(20ms);
+  }
+  return 0;
+}
 void finish() { weft::rpc::stop_serving(); }
 WEFT_RPC(finish);
 
@@ -152,9 +161,14 @@ int train(const Options& o) {
   for (bool done = false; !done;) {
     weft::rpc::wait_for_members({"ps"}, kPatience);  // throws when this life has lost its place to another
     try {
-      Session session(o);
-      for (; !session.done(); went_on = std::chrono::steady_clock::now()) session.step();
-      result.loss = session.loss();
+      {
+        Session session(o);
+        for (; !session.done(); went_on = std::chrono::steady_clock::now()) session.step();
+        result.loss = session.loss();
+      }
+      result.kept = kept_at_end();
+      write_result(o.dir, result);
+      weft::rpc::rpc_sync<finish>("ps");
       done = true;
     } catch (const weft::Error& e) {  // of a worker that is lost, or fenced
       if (std::chrono::steady_clock::now() > went_on + kPatience) throw;
@@ -162,13 +176,6 @@ int train(const Options& o) {
       std::this_thread::sleep_for(100ms);  // a successor joins when the old lease has run out
     }
   }
-  // Both drop the objects of the session, and the server those of earlier lives of this worker.
-  const auto limit = std::chrono::steady_clock::now() + 30s;
-  while ((result.kept = kept_in_all(false)) > 0 && std::chrono::steady_clock::now() < limit)
-    std::this_thread::sleep_for(20ms);
-  if (result.kept > 0) result.kept = kept_in_all(true);
-  write_result(o.dir, result);
-  weft::rpc::rpc_sync<finish>("ps");
   weft::rpc::shutdown();
   return 0;
 }
