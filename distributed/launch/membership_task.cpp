@@ -136,9 +136,9 @@ void Membership::State::place(const MemberList& now) {
   }
   {
     MutexLock lock(mutex);
+    agent->impl().core.set_epoch(now.epoch);  // before a program can have waited for the list
     list = now;
   }
-  agent->impl().core.set_epoch(now.epoch);
   const auto callbacks = joined_callbacks.copies();
   for (const WorkerInfo& info : joined)
     if (!callbacks.empty())
