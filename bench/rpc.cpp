@@ -1,6 +1,6 @@
 // RPC between real processes: this one calls worker 1 over the same-host lane and worker 2 over TCP on the
-// loopback. With --no-lane worker 1 is called by gRPC over a unix socket. With --spin threads of the lane
-// look for messages for 20 us before they sleep. Times are per call, measured at the caller. The counters
+// loopback. With --no-lane worker 1 is called by gRPC over a unix socket. With --no-spin threads
+// sleep at once when no message is there. Times are per call, measured at the caller. The counters
 // p50_us and p99_us are percentiles over all calls of a run.
 #include <benchmark/benchmark.h>
 
@@ -156,7 +156,7 @@ int main(int argc, char** argv) {
   SpawnOptions workers{.world_size = 3, .first_rank = 1, .own_arguments = false};
   const auto is_own = [&](const char* argument) {
     if (std::strcmp(argument, "--no-lane") == 0) options.same_host_lane = false;
-    else if (std::strcmp(argument, "--spin") == 0) options.spin = std::chrono::microseconds(20);
+    else if (std::strcmp(argument, "--no-spin") == 0) options.spin = Duration::zero();
     else return false;
     workers.arguments.emplace_back(argument);
     return true;

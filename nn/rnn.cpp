@@ -116,7 +116,10 @@ RnnOutput Recurrent::forward(const Tensor& input, const Tensor& h0, const Tensor
     if (layer + 1 < options_.num_layers && is_training() && options_.dropout > 0)
       x = dropout(x, options_.dropout, true, &generator());
   }
-  return {options_.batch_first ? x.transpose(0, 1) : x, stack(h_out, 0), lstm ? stack(c_out, 0) : Tensor()};
+  const auto joined = [](const std::vector<Tensor>& states) {
+    return states.size() == 1 ? states[0].unsqueeze(0) : stack(states, 0);
+  };
+  return {options_.batch_first ? x.transpose(0, 1) : x, joined(h_out), lstm ? joined(c_out) : Tensor()};
 }
 
 std::string Recurrent::name() const {

@@ -1,6 +1,6 @@
-// The ends of gRPC's connections: certificates and their reloading, channels, the server, names of the other
-// end. TlsFiles reads the files again when their stamps change; its mutex guards the copy. The server takes
-// TCP connections from weft's listener through gRPC's handler of external connections.
+// The ends of gRPC's connections: certificates and their reloading, channels, the server and its queue, names
+// of the other end. TlsFiles reads the files again when their stamps change; its mutex guards the copy. The
+// server takes TCP connections from weft's listener through gRPC's handler of external connections.
 #include <weft/distributed/transport/inner/grpc_ends.h>
 
 #include <sys/stat.h>
@@ -164,6 +164,21 @@ grpc_channel* make_channel(const std::string& address, const std::string& name, 
   grpc_channel* const channel = grpc_channel_create(address.c_str(), credentials, &args);
   grpc_channel_credentials_release(credentials);
   return channel;
+}
+
+void next_event(grpc_completion_queue* queue, Spinner& spinner, Runtime& runtime, TimePoint deadline,
+                grpc_event& event) {
+  const auto wait = [&](gpr_timespec until) {
+    event = grpc_completion_queue_next(queue, until, nullptr);
+    return event.type == GRPC_QUEUE_TIMEOUT ? 0 : 1;
+  };
+  const auto look = [&] { return wait(gpr_time_0(GPR_CLOCK_MONOTONIC)); };
+  const auto sleep = [&] {
+    if (deadline == kNever) return wait(gpr_inf_future(GPR_CLOCK_MONOTONIC));
+    const int64_t left = std::max<int64_t>(0, (deadline - runtime.now()).count());
+    return wait(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_nanos(left, GPR_TIMESPAN)));
+  };
+  spinner.poll(look, sleep, [&] { return runtime.now(); });
 }
 
 GrpcServer::GrpcServer(const GrpcOptions& options, grpc_completion_queue* queue) {

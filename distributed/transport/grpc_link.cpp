@@ -124,6 +124,7 @@ struct GrpcEngine::Grpc {
   grpc_call* new_call = nullptr;
   grpc_call_details new_details;
   grpc_metadata_array new_metadata;
+  std::optional<Spinner> spinner;
   std::deque<GrpcLink*> unread;  // links with a frame that is delivered in part; used by the poll thread only
   int events = 0;                // since the last turn of one of them
   ~Grpc() {
@@ -142,6 +143,7 @@ GrpcEngine::GrpcEngine(Runtime& runtime, const GrpcOptions& options, LinkEvents&
   grpc_call_details_init(&g.new_details);
   grpc_metadata_array_init(&g.new_metadata);
   g.options = options;
+  g.spinner.emplace(longest_spin(options.spin));
   if (options.tls) g.tls.emplace(*options.tls);
   g.queue = grpc_completion_queue_create_for_next(nullptr);
   g.owner = std::make_unique<grpc::CompletionQueue>(g.queue);
@@ -401,14 +403,9 @@ void GrpcEngine::done(GrpcLink& link) {
 
 bool GrpcEngine::poll(TimePoint deadline) {
   auto& g = *grpc_;
-  gpr_timespec limit = gpr_inf_future(GPR_CLOCK_MONOTONIC);
-  if (!g.unread.empty()) {
-    limit = gpr_time_0(GPR_CLOCK_MONOTONIC);
-  } else if (deadline != kNever) {
-    const int64_t left = std::max<int64_t>(0, (deadline - runtime_.now()).count());
-    limit = gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_nanos(left, GPR_TIMESPAN));
-  }
-  const grpc_event event = grpc_completion_queue_next(g.queue, limit, nullptr);
+  grpc_event event{};
+  if (g.unread.empty()) next_event(g.queue, *g.spinner, runtime_, deadline, event);
+  else event = grpc_completion_queue_next(g.queue, gpr_time_0(GPR_CLOCK_MONOTONIC), nullptr);
   handoff();
   if (event.type == GRPC_QUEUE_SHUTDOWN) return false;
   if (event.type == GRPC_OP_COMPLETE) {

@@ -56,9 +56,9 @@ struct GrpcOptions {
   /// One peer gets no more than is left for the others, so half of it at most. 0: none, in both directions;
   /// at most 16 GiB.
   int64_t shared_memory_bytes = int64_t{256} << 20;
-  /// Time for which a thread of the lane looks for the next message before it sleeps. One thread of the
-  /// process does so at a time, and less often where none comes. Negative: 20 us, or none where the process
-  /// may use only one or two processors.
+  /// Longest time for which a thread looks for the next message before it sleeps. It does so after a short
+  /// wait only, one thread of the process at a time, and lets others have the processor between two looks.
+  /// Negative: 50 us, or none where the process may use only one processor.
   Duration spin = std::chrono::microseconds(-1);
   /// host told to peers instead of the one in `listen`; default for 0.0.0.0: an interface's address
   std::string advertise_host{};

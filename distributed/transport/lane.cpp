@@ -17,7 +17,6 @@
 #include <optional>
 
 #include <weft/distributed/transport/inner/tcp_listener.h>
-#include <weft/kernels/cpu/limits.h>
 
 namespace weft::rpc::inner {
 namespace {
@@ -27,8 +26,6 @@ constexpr size_t kReadBytes = 64 << 10;
 constexpr int kSendBuffer = 1 << 20;
 constexpr size_t kEventsPerPoll = 16;
 constexpr int kAcceptsPerPoll = 32;  // then the events of links have their turn
-constexpr Duration kSpin = std::chrono::microseconds(20);
-constexpr int kSpinsAbove = 2;  // processors: two workers that talk leave one to others
 constexpr Duration kNoFilesPause = std::chrono::milliseconds(50);
 
 /// The engine that this thread polls now.
@@ -58,11 +55,6 @@ std::optional<uid_t> user_of(int fd) {
   socklen_t size = sizeof other;
   if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &other, &size) != 0) return std::nullopt;
   return other.uid;
-}
-
-Duration spin_of(const GrpcOptions& options) {
-  if (options.spin >= Duration::zero()) return options.spin;
-  return kernels::usable_cpus() > kSpinsAbove ? kSpin : Duration::zero();
 }
 
 void enlarge(int fd) { setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &kSendBuffer, sizeof kSendBuffer); }
@@ -112,7 +104,7 @@ LaneEngine::LaneEngine(Runtime& runtime, const GrpcOptions& options, LinkEvents&
       options_(options),
       shared_(std::move(shared)),
       max_unproven_(most_unproven(static_cast<size_t>(std::max(1, options.max_unproven)))),
-      spinner_(spin_of(options)),
+      spinner_(longest_spin(options.spin)),
       read_(kReadBytes) {
   const auto at = socket_address(path);
   listener_ = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -236,8 +228,9 @@ bool LaneEngine::poll(TimePoint deadline) {
     return epoll_wait(poll_, events.data(), static_cast<int>(events.size()), limit);
   };
   const int limit = patience(deadline);
-  int n = limit == 0 ? 0 : spinner_.spin([&] { return wait(0); }, [&] { return runtime_.now(); });
-  if (n == 0) n = wait(limit);
+  const int n = limit == 0 ? wait(0)
+                           : spinner_.poll([&] { return wait(0); }, [&] { return wait(limit); },
+                                           [&] { return runtime_.now(); });
   for (int i = 0; i < n; ++i) {
     const epoll_event& event = events[static_cast<size_t>(i)];
     if (event.data.ptr == &wake_) {

@@ -169,7 +169,9 @@ GOALS = [
          why=BY_PRODUCTS),
     Goal("decoder and loss in parts", "decoder_loss/in_parts", products(decoder(200))),
     Goal("decoder and loss fused", "decoder_loss/fused", products(decoder(200)),
-         both(ahead(1.6), below("decoder_loss/in_parts", "below the parts"))),
+         both(ahead(1.6), below("decoder_loss/in_parts", "below the parts")),
+         why="three products near the rate of the floor; tried: blocks of 256 and of 512 classes that stay "
+             "in cache (71.6 to 63.6 ms), our tile for them (68.0), tiles of 14 rows (120 of 155 GFLOP/s)"),
     Goal("cross-entropy 700 x 10000, both ways", "cross_entropy_700x10000", copies(56e6),
          either(ahead(4), near(1.3))),
     Goal("SGD over 25M floats", "Sgd/1/real_time", row("floor/sgd"), share_of_floor(0.95)),
@@ -180,19 +182,32 @@ GOALS = [
          why="it runs at the copy rate; tried: one pass less (a factor in the step), four places read side "
              "by side, floats converted in one instruction"),
     Goal("Adam over 1,000 tensors of 100 floats", "SmallAdam/1/real_time", row("floor/small_adam"),
-         ahead(25)),
+         ahead(25),
+         why="40 % is the kernel, most of the rest are waits for headers of parameters and state; tried: one "
+             "functor for a group (512 to 655 us before, 254 to 315 after), entries fetched ahead (no gain)"),
     Goal("lazy Adam, 512 look-ups in 200,000 x 64", "SparseEmbeddingStep/200000/real_time", None,
-         below("SparseEmbeddingStep/2000/real_time", "<= 1.5 x 2,000 rows", 1.5)),
+         below("SparseEmbeddingStep/2000/real_time", "<= 1.5 x 2,000 rows", 1.5),
+         why="512 rows with their averages are 6,144 lines that no cache has; tried: rows fetched eight "
+             "entries ahead (66 to 22.5 us of the step), one to 32 ahead (49 to 22)"),
     Goal("the same in 2,000 x 64", "SparseEmbeddingStep/2000/real_time"),
     Goal("call without arguments, same host, awake", remote("noop_call"), SOCKET, within(25e3, "<= 25 us"),
-         why="two sleeping threads are woken per call; tried: sockets of our own in place of gRPC (141 to 58 "
-             "us then), a spin of 20 us before sleep (26 to 38 us for 39 to 46, a tenth fewer outstanding)"),
-    Goal("the same after 1 ms of sleep", after_sleep(False), IDLE_SOCKET, within(60e3, "<= 60 us")),
-    Goal("call without arguments, TCP", remote("noop_call", True), row(STREAM), near(1.1), pairs=True),
+         why="two sleeping threads are woken per call where spins do not meet; tried: sockets of our own in "
+             "place of gRPC (141 to 58 us then), spins of 20 us (26 to 38 for 39 to 46) and of 50 us after "
+             "short waits (13 to 15 for 71 to 76)"),
+    Goal("the same after 1 ms of sleep", after_sleep(False), IDLE_SOCKET, within(60e3, "<= 60 us"),
+         why="a bare socket takes most of it, since both ends sleep; tried: sockets of our own in place of "
+             "gRPC (85 against 151 us), spins of 50 us, which are over by then (83 to 90 with, 85 without)"),
+    Goal("call without arguments, TCP", remote("noop_call", True), row(STREAM), near(1.1), pairs=True,
+         why="the agent's work comes on top of the stream's; tried: a thread of its own for the queue (173 "
+             "to 102 us), spins of 50 us (131 to 162 without and 48 to 90 with)"),
     Goal("echo of 1 MiB, same host", echo(1), row(f"floor/two_copies/{1 << 20}")),
     Goal("echo of 16 MiB, same host", echo(16), row(f"floor/two_copies/{16 << 20}"), near(1.15)),
-    Goal("echo of 64 MiB, same host", echo(64), row(f"floor/two_copies/{64 << 20}"), ahead(4)),
-    *(Goal(f"echo of {mib} MiB, TCP", echo(mib, True), row(f"floor/grpc/tcp/{mib << 20}/real_time"), near(1))
+    Goal("echo of 64 MiB, same host", echo(64), row(f"floor/two_copies/{64 << 20}"), ahead(4),
+         why="two copies into warm memory alone take about a quarter of PyTorch's time; tried: payloads read "
+             "into the memory of the tensor (109 to 41 ms), memory files in place of the socket"),
+    *(Goal(f"echo of {mib} MiB, TCP", echo(mib, True), row(f"floor/grpc/tcp/{mib << 20}/real_time"), near(1),
+           why="payloads are copied once more, from gRPC's slices into one block; tried: frames given to "
+               "gRPC before the one ahead was written, and spins (no difference beyond noise)")
       for mib in (1, 16, 64)),
     Goal("64 futures outstanding, same host", remote("outstanding_64"), None, per_second(120_000, "calls")),
     Goal("64 futures outstanding, TCP", remote("outstanding_64", True)),
@@ -213,7 +228,9 @@ GOALS = [
          why="4463 instructions over many functions; tried: a pass that allocates nothing (6786 "
              "to 4278), sequence numbers in blocks and saved bodies (both break other promises)"),
     *(Goal(f"LSTM inference, one step, H {size}, batch 1", f"LstmInference/{size}",
-           row(f"floor/two_linears/{size}"), near(1.3)) for size in (32, 128, 512)),
+           row(f"floor/two_linears/{size}"), near(1.3),
+           why="an LSTM step makes more views and outputs than two products; tried: states joined without a "
+               "copy (2.5 to 2.1 us at H 32), weights read in place") for size in (32, 128, 512)),
 ]
 
 

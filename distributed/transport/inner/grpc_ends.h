@@ -10,10 +10,12 @@
 #include <weft/distributed/runtime/sync.h>
 #include <weft/distributed/transport/grpc_transport.h>
 #include <weft/distributed/transport/inner/link.h>
+#include <weft/distributed/transport/inner/spinner.h>
 
 struct grpc_call;
 struct grpc_channel;
 struct grpc_completion_queue;
+struct grpc_event;
 struct grpc_server;
 namespace grpc_core {
 class TcpServerFdHandler;
@@ -46,6 +48,10 @@ class WEFT_API TlsFiles {
 /// certificate in place of the host, if not empty. Throws: RpcError.
 grpc_channel* make_channel(const std::string& address, const std::string& name, const TlsOptions* tls,
                            const GrpcOptions& options);
+
+/// Stores the next event of a queue, or a timeout at the deadline.
+void next_event(grpc_completion_queue* queue, Spinner& spinner, Runtime& runtime, TimePoint deadline,
+                grpc_event& event);
 
 /// The server of a transport. It listens on unix sockets itself. TCP connections come from a listener of
 /// weft's, which gRPC lacks a limit for.
