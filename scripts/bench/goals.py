@@ -195,17 +195,17 @@ GOALS = [
              "place of gRPC (141 to 58 us then), spins of 20 us (26 to 38 for 39 to 46) and of 50 us after "
              "short waits (13 to 15 for 71 to 76)"),
     Goal("the same after 1 ms of sleep", after_sleep(False), IDLE_SOCKET, within(60e3, "<= 60 us"),
-         why="two sleeping threads are woken, for which a bare socket took 53 us in one run and 6 in another; "
-             "tried: sockets of our own in place of gRPC over TCP (85 against 151 us), spins of 50 us, which "
-             "are over by then (83 to 90 with, 85 without)"),
+         why="two sleeping threads are woken, for which a bare socket took 53 us in one run and 6 in "
+             "another; tried: sockets of our own in place of gRPC over TCP (85 against 151 us), spins of "
+             "50 us, which are over by then (83 to 90 with, 85 without)"),
     Goal("call without arguments, TCP", remote("noop_call", True), row(STREAM), near(1.1), pairs=True,
          why="the agent's work comes on top of the stream's; tried: a thread of its own for the queue (173 "
              "to 102 us), spins of 50 us (131 to 162 without and 48 to 90 with)"),
     Goal("echo of 1 MiB, same host", echo(1), row(f"floor/two_copies/{1 << 20}")),
     Goal("echo of 16 MiB, same host", echo(16), row(f"floor/two_copies/{16 << 20}"), near(1.15)),
     Goal("echo of 64 MiB, same host", echo(64), row(f"floor/two_copies/{64 << 20}"), ahead(4),
-         why="two copies into warm memory alone take a quarter of PyTorch's time or more; tried: payloads read "
-             "into the memory of the tensor (109 to 41 ms), memory files in place of the socket"),
+         why="two copies into warm memory alone take a quarter of PyTorch's time or more; tried: payloads "
+             "read into the memory of the tensor (109 to 41 ms), memory files in place of the socket"),
     *(Goal(f"echo of {mib} MiB, TCP", echo(mib, True), row(f"floor/grpc/tcp/{mib << 20}/real_time"), near(1),
            why="payloads are copied once more, from gRPC's slices into one block; tried: frames given to "
                "gRPC before the one ahead was written, and spins (no difference beyond noise)")
