@@ -16,21 +16,6 @@ InlinePlace& inline_place() {
   return place;
 }
 
-namespace {
-
-thread_local const PollGroup* polled_group = nullptr;
-
-class PollsHere {
- public:
-  explicit PollsHere(const PollGroup& group) { polled_group = &group; }
-  ~PollsHere() { polled_group = nullptr; }
-  PollsHere(const PollsHere&) = delete;
-};
-
-}  // namespace
-
-const PollGroup* PollGroup::polled_here() { return polled_group; }
-
 void PollGroup::start(const std::shared_ptr<void>& keep) {
   try {
     for (size_t i = 0; i < threads_.size(); ++i) {
@@ -66,10 +51,13 @@ void PollGroup::join() {
 }
 
 bool PollGroup::poll(TimePoint deadline) {
-  Poller* const poller = poller_;
+  Poller* poller = nullptr;
+  {
+    MutexLock lock(mutex_);
+    poller = poller_;
+  }
   if (poller == nullptr) return false;
   try {
-    const PollsHere here(*this);
     if (poller->poll(deadline)) return true;
   } catch (const std::bad_alloc&) {  // the next poll goes on; no other thread may end by it
     return true;
@@ -98,7 +86,7 @@ void PollGroup::release(bool wake) {
 
 void PollGroup::kick() {
   MutexLock lock(mutex_);
-  if (Poller* const poller = poller_) poller->kick();
+  if (poller_ != nullptr) poller_->kick();
 }
 
 void PollGroup::serve(size_t index) {

@@ -8,7 +8,6 @@
 #include <cstring>
 
 #include <weft/autograd/tape/grad_mode.h>
-#include <weft/distributed/transport/inner/frame.h>
 #include <weft/distributed/wire/codec.h>
 #include <weft/distributed/wire/inner/lending.h>
 #include <weft/distributed/wire/inner/staging.h>
@@ -249,9 +248,9 @@ void stamp(Message& message, const Envelope& envelope) {
 }
 
 std::string header_of(const Message& message) {
-  std::string header = inner::spare_header();
+  std::string header;
   header.reserve(message.bytes.size() + kHeaderRoom);
-  header.append(message.bytes);
+  header = message.bytes;
   return header;
 }
 
