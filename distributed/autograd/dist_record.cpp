@@ -139,14 +139,15 @@ void ContextTable::request_sending(Agent& agent, rpc::Life to, Kind kind, const 
                                    Message& message) {
   const rpc::CallContext* call = rpc::current_context();
   if (!recorded(kind)) {
-    if (kind >= Kind::kUser && grad_enabled())
+    if (kind >= Kind::kUser && grad_enabled() && rpc::has_graph(message))
       check_unrecorded(agent, message, name_of_call(kind, what), to.id, rpc::Carries::kNeverRecorded);
     return;
   }
   if (!call || call->autograd_context < 0) {
     if (!grad_enabled() || (call && call->autograd_context == kWithoutGradients))
       message.extension(Tag::kAutograd) = pack({{}, 0, Header::kNoGrad});
-    else check_unrecorded(agent, message, name_of_call(kind, what), to.id, rpc::Carries::kArguments);
+    else if (rpc::has_graph(message))
+      check_unrecorded(agent, message, name_of_call(kind, what), to.id, rpc::Carries::kArguments);
     return;
   }
   const MadeId id{call->autograd_context, call->autograd_life};
@@ -189,13 +190,16 @@ void ContextTable::request_received(Agent& agent, rpc::Life from, Kind kind, Mes
 void ContextTable::reply_sending(Agent& agent, rpc::Life to, Kind kind, const char* what, Message& message,
                                  const rpc::CallContext& call) {
   if (!recorded(kind)) {
-    if (kind >= Kind::kUser)
+    if (kind >= Kind::kUser && rpc::has_graph(message))
       check_unrecorded(agent, message, name_of_call(kind, what), to.id, rpc::Carries::kNeverRecorded);
     return;
   }
   if (call.autograd_context == kWithoutGradients) return;
-  if (call.autograd_context < 0)
-    return check_unrecorded(agent, message, name_of_call(kind, what), to.id, rpc::Carries::kResult);
+  if (call.autograd_context < 0) {
+    if (rpc::has_graph(message))
+      check_unrecorded(agent, message, name_of_call(kind, what), to.id, rpc::Carries::kResult);
+    return;
+  }
   if (const ContextPtr context = find({call.autograd_context, call.autograd_life}))
     attach_send(*context, to, "the result of " + called(kind, what), message, true, true);
 }

@@ -177,6 +177,11 @@ Agent::Impl::Impl(Agent& agent, std::shared_ptr<Runtime> runtime, AgentOptions o
 
 namespace {
 bool is_charged_request(uint8_t kind) { return !(kind & kReplyBit) && is_charged(static_cast<Kind>(kind)); }
+/// A message of the agent itself, which is no request.
+bool is_own(Kind kind) {
+  return kind == Kind::kStatus || kind == Kind::kStatusReply || kind == Kind::kGoodbye ||
+         kind == Kind::kFenced;
+}
 Reserved reserved(uint8_t kind) { return kind & kReplyBit ? Reserved::kReply : Reserved::kOther; }
 
 bool is_put_off(const std::exception_ptr& error) {
@@ -242,28 +247,39 @@ void Agent::Impl::on_message(Inbound inbound) {
   const bool is_reply = inbound.kind & kReplyBit;
   const auto kind = static_cast<Kind>(inbound.kind & ~kReplyBit);
   Peer& p = peers.at(inbound.from);
+  const bool is_request = !is_reply && !is_own(kind);
+  Server::Arrived arrived;
+  if (is_request) arrived = server.arrive({inbound.from, inbound.incarnation}, kind, e);
+  Caller::Answered answered;
+  Server::Dropped finished;
   bool fenced = false;
-  {
+  {  // all that a message changes in the tables of its sender
     MutexLock lock(p.mutex);
     if (p.incarnation.load().value == 0) p.incarnation = inbound.incarnation;
     if (p.incarnation.load() != inbound.incarnation || (p.lost && (p.left || is_reply))) return;  // step 7
     if (e.to_incarnation != 0 && e.to_incarnation != core.transport->incarnation().value) return;
     fenced = p.lost;
     if (!fenced) p.heard = core.runtime->now();
+    if (is_reply) {
+      answered = caller.take(p, kind, e);
+    } else if (!fenced) {
+      if (kind != Kind::kStatus && !finishes_itself(e)) server.take_finished(p, e.floor, finished);
+      if (is_request) server.record(p, e, arrived);
+    }
   }
   if (fenced) {
     if (kind != Kind::kFenced && kind != Kind::kGoodbye) liveness.fence(p);
     return;
   }
   if (e.window != 0) caller.on_window(p, e.window);
-  if (!is_reply && kind != Kind::kStatus && !finishes_itself(e)) server.drop_finished(p, e.floor, nullptr);
-  if (is_reply) return caller.on_reply(p, kind, e, std::move(inbound));
+  if (is_reply) return caller.on_reply(p, kind, e, std::move(answered), std::move(inbound));
+  server.forget(p, std::move(finished));
   switch (kind) {
     case Kind::kStatus: return server.on_status(p, inbound.header, e);
     case Kind::kStatusReply: return caller.on_status_reply(p, inbound.header, e);
     case Kind::kGoodbye: return liveness.lose(p, true, "it was shut down");
     case Kind::kFenced: return liveness.on_fenced(p, inbound.header, e);
-    default: return server.on_request(p, kind, e, std::move(inbound));
+    default: return server.on_request(p, e, std::move(arrived), std::move(inbound));
   }
 }
 

@@ -181,38 +181,28 @@ void Budget::arrived(int64_t held) {
 }
 
 bool Budget::serve(Peer& from, int64_t bytes) {
-  MutexLock lock(mutex_);
-  if (accounts_[&from].served++ == 0) ++callers_;
-  const bool room = has_room_now(bytes);
-  served_ += bytes;
-  return room;
+  if (from.charged.fetch_add(1) == 0) ++callers_;
+  const int64_t before = served_.fetch_add(bytes);
+  return before == 0 || bytes <= limits_.in_all - before - kept_;
 }
 
 int64_t Budget::served(Peer& from, int64_t bytes) {
-  MutexLock lock(mutex_);
-  Account& a = accounts_[&from];
-  if (--a.served == 0) --callers_;
+  if (from.charged.fetch_sub(1) == 1) --callers_;
   served_ -= bytes;
-  const int64_t window = window_to(a);
-  drop_empty(from, a);
-  return window;
+  return window_for(from);
 }
 
 std::exception_ptr Budget::no_room(int64_t bytes) const {
   MutexLock lock(mutex_);
-  return std::make_exception_ptr(Overloaded(str(
-      "no room for a request of ", bytes, " bytes: open requests have ", served_, " bytes, incomplete ones ",
-      arriving_, " and kept replies ", kept_, ", and the limit in all is ", limits_.in_all)));
+  return std::make_exception_ptr(
+      Overloaded(str("no room for a request of ", bytes, " bytes: open requests have ", served_.load(),
+                     " bytes, incomplete ones ", arriving_, " and kept replies ", kept_.load(),
+                     ", and the limit in all is ", limits_.in_all)));
 }
 
-int64_t Budget::window_to(const Account& caller) const {
-  const int64_t callers = callers_ + (caller.served == 0 ? 1 : 0);
-  return std::max<int64_t>(1, std::min(limits_.per_peer, limits_.in_all / 2 / callers));
-}
-
-int64_t Budget::window_for(Peer& caller) {
-  MutexLock lock(mutex_);
-  return window_to(accounts_[&caller]);
+int64_t Budget::window_for(const Peer& caller) const {
+  const int64_t callers = std::max<int64_t>(0, callers_) + (caller.charged == 0 ? 1 : 0);
+  return std::max<int64_t>(1, std::min(limits_.per_peer, limits_.in_all / 2 / std::max<int64_t>(1, callers)));
 }
 
 void Budget::keep(Peer& caller, int64_t bytes) {

@@ -270,29 +270,25 @@ void Caller::transmit(Peer& p, const Outgoing& call, std::string bytes, std::vec
   }
 }
 
-/// Takes a reply: removes the call from the table, then passes the value to its sink.
-void Caller::on_reply(Peer& p, Kind kind, const Envelope& e, Inbound inbound) {
-  PendingCall call;
-  bool late = false;
-  std::string name;
-  {
-    MutexLock lock(p.mutex);
-    const auto found = p.pending.find(e.sequence);
-    if (found == p.pending.end()) {
-      late = p.given_up.erase(e.sequence) > 0;
-      if (!late) return;  // a duplicate
-    } else if (found->second.kind != kind) {
-      core_.counters.malformed.fetch_add(1, std::memory_order_relaxed);
-      return;
-    } else {
-      name = p.name;
-      call = std::move(found->second);
-      p.spare = p.pending.extract(found);
-      p.pause = core_.options.retry;
-    }
+Caller::Answered Caller::take(Peer& p, Kind kind, const Envelope& e) {
+  Answered out;
+  const auto found = p.pending.find(e.sequence);
+  if (found == p.pending.end()) {
+    out.late = p.given_up.erase(e.sequence) > 0;  // else it is a duplicate
+  } else if (found->second.kind != kind) {
+    core_.counters.malformed.fetch_add(1, std::memory_order_relaxed);
+  } else {
+    if (e.error) out.name = p.name;
+    out.call = std::move(found->second);
+    p.spare = p.pending.extract(found);
+    p.pause = core_.options.retry;
   }
+  return out;
+}
+
+void Caller::on_reply(Peer& p, Kind kind, const Envelope& e, Answered answered, Inbound inbound) {
   const std::shared_ptr<Agent> agent = core_.agent();
-  if (late) {
+  if (answered.late) {
     core_.counters.late_replies.fetch_add(1, std::memory_order_relaxed);
     if (e.error || !core_.interceptors.any() || !agent) return;
     try {
@@ -303,6 +299,8 @@ void Caller::on_reply(Peer& p, Kind kind, const Envelope& e, Inbound inbound) {
     }
     return;
   }
+  if (!answered.call) return;
+  PendingCall& call = *answered.call;
   core_.counters.active_client.fetch_sub(is_round(kind) ? 0 : 1, std::memory_order_relaxed);
   settle(call.message, !e.error);
   try {
@@ -314,7 +312,8 @@ void Caller::on_reply(Peer& p, Kind kind, const Envelope& e, Inbound inbound) {
     if (e.error) {
       Decoder in(message, agent.get(), p.id, true);
       const FunctionEntry* const mine = call.what ? find_function(std::string_view(call.what)) : nullptr;
-      std::exception_ptr error = get_error(in, name, call.what, mine ? mine->signature : std::string());
+      std::exception_ptr error =
+          get_error(in, answered.name, call.what, mine ? mine->signature : std::string());
       if (e.error == Envelope::kRefused) call.sink->on_error(std::move(error));
       else call.sink->on_thrown(std::move(error));
       return;

@@ -13,11 +13,15 @@ void Caller::release(Peer& p, const PendingCall& call, int64_t bytes) {
   if (ended.acknowledge) ask(p);
 }
 
-void Caller::on_window(Peer& p, uint16_t packed) {
+void Caller::on_window(Peer& p, uint16_t packed) noexcept {
   if (p.window.exchange(packed) == packed) return;
   Envelope e;
   e.window = packed;
-  if (core_.budget.announced(p, e.window_bytes()) && core_.budget.begin_starting()) start_waiting();
+  try {
+    if (core_.budget.announced(p, e.window_bytes()) && core_.budget.begin_starting()) start_waiting();
+  } catch (...) {  // the next message tells it again
+    p.window = 0;
+  }
 }
 
 /// Starts the waiting calls that have room now. One thread does so at a time (Budget::begin_starting): a

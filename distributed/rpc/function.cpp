@@ -12,9 +12,13 @@ namespace weft::rpc {
 
 namespace {
 
+using Functions = std::unordered_map<uint64_t, const FunctionEntry*>;
 struct Registry {
   Mutex mutex;
   std::unordered_map<uint64_t, std::unique_ptr<FunctionEntry>> by_id WEFT_GUARDED_BY(mutex);
+  /// Copies of `by_id` that calls read without the lock; those that were read once stay.
+  std::vector<std::unique_ptr<const Functions>> copies WEFT_GUARDED_BY(mutex);
+  std::atomic<const Functions*> newest{nullptr};
   std::vector<std::string> errors WEFT_GUARDED_BY(mutex);
 };
 Registry& registry() {
@@ -31,9 +35,21 @@ uint64_t stable_hash(std::string_view text) {
 }
 
 const FunctionEntry* find_function(uint64_t id) {
-  MutexLock lock(registry().mutex);
-  const auto found = registry().by_id.find(id);
-  return found == registry().by_id.end() ? nullptr : found->second.get();
+  Registry& r = registry();
+  const Functions* known = r.newest.load(std::memory_order_acquire);
+  if (known != nullptr)
+    if (const auto found = known->find(id); found != known->end()) return found->second;
+  const inner::KeepRunning whole;  // a second run in this process may find it without the lock
+  MutexLock lock(r.mutex);
+  known = r.newest.load(std::memory_order_relaxed);
+  if (known == nullptr || known->size() < r.by_id.size()) {
+    auto copy = std::make_unique<Functions>();
+    for (const auto& [key, entry] : r.by_id) copy->emplace(key, entry.get());
+    r.copies.push_back(std::move(copy));
+    r.newest = r.copies.back().get();
+  }
+  const auto found = r.by_id.find(id);
+  return found == r.by_id.end() ? nullptr : found->second.get();
 }
 
 const FunctionEntry* find_function(std::string_view name) { return find_function(stable_hash(name)); }

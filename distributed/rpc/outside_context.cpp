@@ -22,11 +22,11 @@ struct CutReports {
   std::set<std::string> told WEFT_GUARDED_BY(mutex);
 };
 
-bool has_graph(const Tensor& t) { return t.defined() && t.requires_grad() && !t.is_leaf(); }
+bool is_inner(const Tensor& t) { return t.defined() && t.requires_grad() && !t.is_leaf(); }
 
 std::string cut_text(const Agent& agent, const Message& message, const std::string& function, WorkerId to,
                      Carries carries) {
-  const Tensor& cut = *std::find_if(message.tensors.begin(), message.tensors.end(), has_graph);
+  const Tensor& cut = *std::find_if(message.tensors.begin(), message.tensors.end(), is_inner);
   const Edge edge = gradient_edge(cut);
   std::string whose = str("'", function, "'");
   if (to.value >= 0)
@@ -77,11 +77,15 @@ void on_cut_graph(Agent& agent, std::function<void(const CutGraph&)> f) {
   agent.slot<CutReports>().callbacks.add(std::move(f));
 }
 
+bool has_graph(const Message& message) {
+  return std::any_of(message.tensors.begin(), message.tensors.end(), is_inner);
+}
+
 void check_unrecorded(Agent& agent, const Message& message, const std::string& function, WorkerId to,
                       Carries carries) {
   const OutsideContext rule = agent.impl().core.options.outside_context;
   if (rule == OutsideContext::kDetach) return;
-  if (std::none_of(message.tensors.begin(), message.tensors.end(), has_graph)) return;
+  if (!has_graph(message)) return;
   const std::string text = cut_text(agent, message, function, to, carries);
   if (rule == OutsideContext::kThrow) throw AutogradError(text);
   report(agent, function, text);

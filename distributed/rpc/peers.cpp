@@ -24,22 +24,7 @@ bool FinishedSet::add_floor(uint64_t floor) {
   return news;
 }
 
-Peer* PeerTable::find(WorkerId id) {
-  if (id.value < 0 || id.value > kMaxWorkerId) return nullptr;
-  const Page* const page = found_[static_cast<size_t>(id.value) / kPage].load();
-  return page ? (*page)[static_cast<size_t>(id.value) % kPage].load() : nullptr;
-}
-
-void PeerTable::publish(Peer* p) {
-  const auto id = static_cast<size_t>(p->id.value);
-  Page* page = found_[id / kPage].load();
-  if (!page) {
-    pages_.push_back(std::make_unique<Page>());
-    page = pages_.back().get();
-    found_[id / kPage] = page;
-  }
-  (*page)[id % kPage] = p;
-}
+Peer* PeerTable::find(WorkerId id) { return current_.find(id); }
 
 Peer& PeerTable::at(WorkerId id) {
   if (id.value < 0 || id.value > kMaxWorkerId)
@@ -49,7 +34,7 @@ Peer& PeerTable::at(WorkerId id) {
   auto& place = peers_[id.value];
   if (!place) {
     auto fresh = make({id, {}}, str("#", id.value), true);
-    publish(fresh.get());
+    current_.set(id, fresh.get());
     place = std::move(fresh);
   }
   return *place;
@@ -120,7 +105,7 @@ Peer& PeerTable::succeed(Peer& before, Incarnation next, TimePoint now) {
       if (auto expected = expected_.extract({before.id, next})) fresh = std::move(expected.mapped());
       else if (auto given_up = past_.extract({before.id, next})) fresh = std::move(given_up.mapped());
       place = std::move(fresh);
-      publish(place.get());
+      current_.set(before.id, place.get());
     }
     current = place.get();
   }
@@ -179,20 +164,15 @@ WorkerId PeerTable::id_of(const To& who) {
     if (Peer* p = find(who.id()); p && p->known) return p->id;
     throw ValueError(str("could not find destination: no worker has the id ", who.id().value));
   }
-  MutexLock lock(mutex_);
-  const auto found = ids_by_name_.find(who.name());
-  if (found == ids_by_name_.end())
-    throw ValueError(str("could not find destination: no worker is called '", who.name(), "'"));
-  return WorkerId{found->second};
+  if (const auto id = ids_by_name_.find(who.name())) return *id;
+  throw ValueError(str("could not find destination: no worker is called '", who.name(), "'"));
 }
 
 void PeerTable::check(const std::vector<Member>& members) const {
   std::map<std::string, int32_t> names;
   std::map<int32_t, std::string> ids;
-  {
-    MutexLock lock(mutex_);
-    for (const auto& [name, id] : ids_by_name_) names[name] = id, ids[id] = name;
-  }
+  ids_by_name_.each(
+      [&](const std::string& name, WorkerId id) { names[name] = id.value, ids[id.value] = name; });
   for (const Member& m : members) {
     check_worker_name(m.name);
     if (m.id.value < 0 || m.id.value > kMaxWorkerId)
@@ -209,8 +189,7 @@ void PeerTable::check(const std::vector<Member>& members) const {
 }
 
 void PeerTable::add_name(const std::string& name, WorkerId id) {
-  MutexLock lock(mutex_);
-  ids_by_name_[name] = id.value;
+  if (ids_by_name_.find(name) != id) ids_by_name_.set(name, id);
 }
 
 }  // namespace weft::rpc

@@ -15,9 +15,9 @@ void detail::tell_served_error(const Served& served, const std::exception_ptr& e
 
 Responder::~Responder() {
   if (!served_ || served_->answered) return;
-  // Destroyed by an exception that run() will catch: run() answers with it.
+  // Destroyed by an exception that run() or on_request() will catch, and answer with.
   served_->abandoned = true;
-  if (std::uncaught_exceptions() > 0 && served_->in_handler) return;
+  if (std::uncaught_exceptions() > 0 && (served_->in_handler || served_->posting)) return;
   std::exception_ptr error;
   try {
     error = no_answer();

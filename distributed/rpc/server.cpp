@@ -28,52 +28,64 @@ void Server::handle(Kind kind, RunOn where, Handler handler) {
   handlers_[number] = handler_list_.back().get();
 }
 
-void Server::on_request(Peer& p, Kind kind, const Envelope& e, Inbound inbound) {
+Server::Arrived Server::arrive(Life from, Kind kind, const Envelope& e) {
   const TimePoint now = core_.runtime->now();
   auto served = std::make_shared<Served>();  // complete before other threads can see it
   served->agent = core_.owner.weak_from_this();
-  served->peer = &p;
   served->sequence = e.sequence;
   served->kind = kind;
   served->started = now;
   served->context.endpoint = core_.agent();
-  served->context.caller = p.id;
-  served->context.caller_life = p.incarnation.load();
+  served->context.caller = from.id;
+  served->context.caller_life = from.incarnation;
   served->context.caller_epoch = e.epoch;
   served->context.serving = next_served_.fetch_add(1, std::memory_order_relaxed);
   if (e.remaining_ns > 0 && e.remaining_ns < (kNever - now).count())
     served->context.deadline = now + Duration(e.remaining_ns);
-  if (!served->context.endpoint) return;
-  bool again = false, refused = false, first = false;
-  const bool fenced = core_.fence.closed();
-  {
-    MutexLock lock(p.mutex);
-    if (p.lost) return;
-    if (p.finished.contains(e.sequence)) {
-      core_.counters.duplicates.fetch_add(1, std::memory_order_relaxed);
-      return;
-    }
-    if (fenced && !is_refused_by_fence(kind) && p.served.count(e.sequence) == 0) return;
-    first = p.served.empty();
-    if (!core_.running) served->given_up = true;
-    const size_t most = core_.options.max_served_per_peer;
-    if (p.served.count(e.sequence) != 0) {
-      core_.counters.duplicates.fetch_add(1, std::memory_order_relaxed);
-      again = true;
-    } else if (p.served.size() >= most && p.served.size() - most >= std::max(most, kRefusedAtLeast)) {
-      core_.counters.dropped_requests.fetch_add(1, std::memory_order_relaxed);
-      return;  // a later status of the caller finds it unknown
-    } else {
-      if (p.spare_served.empty()) {
-        p.served.emplace(e.sequence, served);
-      } else {
-        p.spare_served.key() = e.sequence;
-        p.served.insert(std::move(p.spare_served)).position->second = served;
-      }
-      refused = p.served.size() > most;
-    }
+  if (!served->context.endpoint) served.reset();
+  return {.served = std::move(served), .fenced = core_.fence.closed()};
+}
+
+void Server::record(Peer& p, const Envelope& e, Arrived& arrived) {
+  const std::shared_ptr<Served>& served = arrived.served;
+  if (!served || p.lost) return;
+  if (p.finished.contains(e.sequence)) {
+    core_.counters.duplicates.fetch_add(1, std::memory_order_relaxed);
+    return;
   }
-  if (again) return resend_reply(p, e.sequence);
+  served->peer = &p;
+  if (!core_.running) served->given_up = true;
+  if (p.served.count(e.sequence) != 0) {
+    core_.counters.duplicates.fetch_add(1, std::memory_order_relaxed);
+    arrived.as = Arrived::As::kAgain;
+    return;
+  }
+  if (arrived.fenced && !is_refused_by_fence(served->kind)) return;
+  const size_t most = core_.options.max_served_per_peer;
+  if (p.served.size() >= most && p.served.size() - most >= std::max(most, kRefusedAtLeast)) {
+    core_.counters.dropped_requests.fetch_add(1, std::memory_order_relaxed);
+    return;  // a later status of the caller finds it unknown
+  }
+  arrived.first = p.served.empty();
+  try {
+    if (p.spare_served.empty()) {
+      p.served.emplace(e.sequence, served);
+    } else {
+      p.spare_served.key() = e.sequence;
+      p.served.insert(std::move(p.spare_served)).position->second = served;
+    }
+  } catch (const std::bad_alloc&) {
+    return;
+  }
+  arrived.as = p.served.size() > most ? Arrived::As::kRefused : Arrived::As::kNew;
+}
+
+void Server::on_request(Peer& p, const Envelope& e, Arrived arrived, Inbound inbound) {
+  if (arrived.as == Arrived::As::kDropped) return;
+  if (arrived.as == Arrived::As::kAgain) return resend_reply(p, e.sequence);
+  const std::shared_ptr<Served> served = std::move(arrived.served);
+  const Kind kind = served->kind;
+  const bool refused = arrived.as == Arrived::As::kRefused, fenced = arrived.fenced;
   if (!is_round(kind)) {
     core_.counters.served.fetch_add(1, std::memory_order_relaxed);
     core_.counters.active_server.fetch_add(1, std::memory_order_relaxed);
@@ -81,8 +93,9 @@ void Server::on_request(Peer& p, Kind kind, const Envelope& e, Inbound inbound) 
 
   Responder responder(served);  // from here on every path answers
   try {
-    served->refused = true;                                // until it may begin
-    if (first) alarm_.set(now + core_.options.lease / 4);  // the caller is under lease from now on
+    served->refused = true;  // until it may begin
+    // the caller is under lease from now on
+    if (arrived.first) alarm_.set(served->started + core_.options.lease / 4);
     bool full = false;
     if (is_charged(kind)) {
       const int64_t bytes = bytes_of(inbound);
@@ -111,26 +124,26 @@ void Server::on_request(Peer& p, Kind kind, const Envelope& e, Inbound inbound) 
     Message message = devices_.receive(std::move(inbound), e);
     if (message.find(Tag::kResultsToCpu)) served->context.results_to_cpu = true;
     if (handler->where == RunOn::kTransport) return run(*handler, std::move(responder), std::move(message));
-    struct Work {
-      std::shared_ptr<Agent> agent{};  // keeps this Server
-      HandlerEntry* handler = nullptr;
-      Responder responder{};
-      Message message{};
-      Room room{};
-    };
-    const auto work = std::make_shared<Work>();
-    *work = {agent_of(served->context), handler, std::move(responder), std::move(message), std::move(room)};
+    served->request = std::move(message);
+    served->request_room = std::move(room);
+    served->posting = true;
     try {
-      core_.runtime->post_or_refuse([this, work] {
-        work->room.reset();
-        if (refusal())
-          return refuse(std::move(work->responder), work->message, no_thread_error(core_.self.name));
-        if (is_refused_by_fence(work->responder.served()->kind) && core_.fence.closed())
-          return refuse(std::move(work->responder), work->message, core_.fence.error(core_.self.name));
-        run(*work->handler, std::move(work->responder), std::move(work->message));
+      core_.runtime->post_or_refuse([this, keeps_this = agent_of(served->context), handler,
+                                     responder = std::move(responder)]() mutable {
+        Served& request = *responder.served();
+        request.posting = false;
+        request.request_room.reset();
+        Message message = std::move(request.request);
+        if (refusal()) return refuse(std::move(responder), message, no_thread_error(core_.self.name));
+        if (is_refused_by_fence(request.kind) && core_.fence.closed())
+          return refuse(std::move(responder), message, core_.fence.error(core_.self.name));
+        run(*handler, std::move(responder), std::move(message));
       });
-    } catch (...) {  // no memory for a task
-      responder = std::move(work->responder);
+      served->posting = false;
+    } catch (...) {  // no memory for a task, whose responder has given no answer
+      responder = Responder(served);
+      served->request = {};
+      served->request_room.reset();
       throw;
     }
   } catch (const WireError&) {

@@ -324,7 +324,14 @@ void Server::on_status(Peer& p, const std::string& header, const Envelope& e) {
     in.expect_end();
     if (open.size() > kMaxListed) detail::malformed("a status that lists too many calls");
     if (!std::is_sorted(open.begin(), open.end())) detail::malformed("a status that is not sorted");
-    drop_finished(p, upto, &open);
+    Dropped finished;
+    {
+      MutexLock lock(p.mutex);
+      finished.others.reserve(p.served.size());
+      p.finished.add(upto, open);
+      take_all_finished(p, finished);
+    }
+    forget(p, std::move(finished));
     if (!wants_answer) return;
     std::vector<uint64_t> unknown, answered;
     const uint16_t window = Envelope::pack_window(core_.budget.window_for(p));
@@ -358,52 +365,57 @@ void Server::on_status(Peer& p, const std::string& header, const Envelope& e) {
   }
 }
 
-void Server::drop_finished(Peer& p, uint64_t upto, const std::vector<uint64_t>* open) {
-  std::vector<std::shared_ptr<Served>> done;
-  bool gave_up = false;
-  int64_t freed = 0;
-  {
-    MutexLock lock(p.mutex);
-    const uint64_t before = p.finished.floor();
-    if (open) {
-      p.finished.add(upto, *open);
-      size_t count = 0;
-      for (const auto& s : p.served) count += p.finished.contains(s.first);
-      done.reserve(count);
-    } else {
-      done.reserve(std::min<uint64_t>(upto > before ? upto - before : 0, p.served.size()));
-      if (!p.finished.add_floor(upto)) return;
-    }
-    if (!open && upto - before <= p.served.size()) {  // the usual case: the floor went up by a few
-      for (uint64_t sequence = before; sequence < upto; ++sequence) {
-        const auto found = p.served.find(sequence);
-        if (found == p.served.end()) continue;
-        gave_up = found->second->finish() || gave_up;
-        freed += std::exchange(found->second->kept, 0);
-        done.push_back(std::move(found->second));
-        p.spare_served = p.served.extract(found);
+/// Removes a request from the table. Its place there is kept for the next one.
+void Server::Dropped::add(Peer& p, ServedRequests::iterator of) {
+  gave_up = of->second->finish() || gave_up;
+  freed += std::exchange(of->second->kept, 0);
+  if (!first) first = std::move(of->second);
+  else others.push_back(std::move(of->second));
+  p.spare_served = p.served.extract(of);
+}
+
+void Server::take_finished(Peer& p, uint64_t floor, Dropped& out) {
+  const uint64_t before = p.finished.floor();
+  if (floor <= before) return;
+  const uint64_t count = std::min<uint64_t>(floor - before, p.served.size());
+  if (count > 1) out.others.reserve(count - 1);
+  p.finished.add_floor(floor);
+  if (floor - before <= p.served.size()) {  // the usual case: the floor went up by a few
+    for (uint64_t sequence = before; sequence < floor; ++sequence)
+      if (const auto found = p.served.find(sequence); found != p.served.end()) out.add(p, found);
+    return;
+  }
+  take_all_finished(p, out);
+}
+
+void Server::take_all_finished(Peer& p, Dropped& out) {
+  for (auto it = p.served.begin(); it != p.served.end();) {
+    const auto next = std::next(it);
+    if (p.finished.contains(it->first)) out.add(p, it);
+    it = next;
+  }
+}
+
+void Server::forget(Peer& p, Dropped dropped) noexcept {
+  const auto free = [](Served& served) {
+    if (!served.replied) return;  // still running: answer() will see `finished`
+    for (auto& f : served.reply.settled) {
+      try {
+        f(true);
+      } catch (...) {  // no memory or thread for a timer
       }
     }
-    for (auto it = p.served.begin();
-         (open || upto - before > p.served.size() + done.size()) && it != p.served.end();) {
-      if (!p.finished.contains(it->first)) {
-        ++it;
-        continue;
-      }
-      gave_up = it->second->finish() || gave_up;
-      freed += std::exchange(it->second->kept, 0);
-      done.push_back(std::move(it->second));
-      it = p.served.erase(it);
-    }
+    served.reply = {};
+    served.room.reset();
+  };
+  core_.budget.keep(p, -dropped.freed);
+  if (dropped.first) free(*dropped.first);
+  for (const auto& served : dropped.others) free(*served);
+  if (!dropped.gave_up) return;
+  try {
+    caller_.end_unneeded();
+  } catch (...) {  // no memory: the calls that are open still go on to their end
   }
-  core_.budget.keep(p, -freed);
-  for (const auto& served : done) {
-    if (!served->replied) continue;  // still running: answer() will see `finished`
-    for (auto& f : served->reply.settled) f(true);
-    served->reply = {};
-    served->room.reset();
-  }
-  if (gave_up) caller_.end_unneeded();
 }
 
 void drop_replies(Budget& budget, ServedRequests& served) {

@@ -20,6 +20,7 @@
 
 #include <weft/distributed/rpc/fenced.h>
 #include <weft/distributed/rref/rref.h>
+#include <weft/distributed/runtime/sync.h>
 
 namespace weft::rpc {
 

@@ -16,6 +16,21 @@ InlinePlace& inline_place() {
   return place;
 }
 
+namespace {
+
+thread_local const PollGroup* polled_group = nullptr;
+
+class PollsHere {
+ public:
+  explicit PollsHere(const PollGroup& group) { polled_group = &group; }
+  ~PollsHere() { polled_group = nullptr; }
+  PollsHere(const PollsHere&) = delete;
+};
+
+}  // namespace
+
+const PollGroup* PollGroup::polled_here() { return polled_group; }
+
 void PollGroup::start(const std::shared_ptr<void>& keep) {
   try {
     for (size_t i = 0; i < threads_.size(); ++i) {
@@ -51,13 +66,10 @@ void PollGroup::join() {
 }
 
 bool PollGroup::poll(TimePoint deadline) {
-  Poller* poller = nullptr;
-  {
-    MutexLock lock(mutex_);
-    poller = poller_;
-  }
+  Poller* const poller = poller_;
   if (poller == nullptr) return false;
   try {
+    const PollsHere here(*this);
     if (poller->poll(deadline)) return true;
   } catch (const std::bad_alloc&) {  // the next poll goes on; no other thread may end by it
     return true;
@@ -86,7 +98,7 @@ void PollGroup::release(bool wake) {
 
 void PollGroup::kick() {
   MutexLock lock(mutex_);
-  if (poller_ != nullptr) poller_->kick();
+  if (Poller* const poller = poller_) poller->kick();
 }
 
 void PollGroup::serve(size_t index) {

@@ -1,6 +1,6 @@
-// Event of the threaded runtime. A wait registers itself with the core, for stop(), and gives up its place in
-// the pool if it has one. Then it polls (poll_group.h) or sleeps on the event's latch until the event is set,
-// the deadline comes or the runtime stops.
+// Event of the threaded runtime. A thread that finds the poll role free polls (poll_group.h) until the event
+// is set, the deadline comes or the runtime stops. Any other wait registers itself with the core, for stop(),
+// and gives up its place in the pool if it has one. Then it polls, or sleeps on the event's latch.
 //
 // A waiting thread that polls also runs unrelated deliveries. They see fresh FiberLocals and thread states.
 #include <weft/distributed/runtime/inner/threaded_core.h>
@@ -8,13 +8,38 @@
 namespace weft::rpc::inner {
 namespace {
 
+/// The memory of an event that has ended on this thread, for the next one.
+struct SpareEvent {
+  ~SpareEvent();
+  void* memory = nullptr;
+};
+constinit thread_local bool spare_ended = false;
+SpareEvent::~SpareEvent() { ::operator delete(memory), spare_ended = true; }
+SpareEvent* spare_event() {
+  static thread_local SpareEvent spare;
+  return spare_ended ? nullptr : &spare;
+}
+
 class ThreadedEvent final : public EventImpl {
  public:
   ThreadedEvent(std::shared_ptr<Core> core, const char* what) : core_(std::move(core)), what_(what) {}
 
+  static void* operator new(size_t bytes) {
+    SpareEvent* const spare = spare_event();
+    void* const memory = spare ? std::exchange(spare->memory, nullptr) : nullptr;
+    return memory ? memory : ::operator new(bytes);
+  }
+  static void operator delete(void* memory) {
+    SpareEvent* const spare = spare_event();
+    if (spare && !spare->memory) spare->memory = memory;
+    else ::operator delete(memory);
+  }
+
   void set() override {
     Core* core = core_.get();  // the event may be gone after set()
     if (!latch_.set()) return;
+    const PollGroup* const polled = PollGroup::polled_here();
+    if (polled != nullptr && polled == core->open_group) return;  // by this thread, which looks at its latch
     if (auto group = core->poll_group()) group->kick();
   }
   void reset() override { latch_.reset(); }
@@ -24,6 +49,8 @@ class ThreadedEvent final : public EventImpl {
     if (latch_.is_set()) return true;
     check_may_block(what_);
     if (clock_now() >= deadline) return false;
+    if (pool_core() != core_.get()) poll_unregistered(deadline);
+    if (latch_.is_set()) return true;
     Registered here(*this);
     here.refused.run();
     while (true) {
@@ -31,7 +58,7 @@ class ThreadedEvent final : public EventImpl {
       if (core_->stopping.load()) throw RuntimeStopped(str("wait for ", what_, ": the runtime has stopped"));
       if (deadline != kNever && clock_now() >= deadline) return false;
       if (here.group != nullptr && here.group->try_take()) {
-        poll(*here.group, deadline);
+        poll(*here.group, deadline, 1);
         continue;
       }
       if (here.group == nullptr && latch_.spin(core_->options.spin)) return true;
@@ -40,8 +67,20 @@ class ThreadedEvent final : public EventImpl {
   }
 
  private:
-  /// Polls until the event is set, the deadline comes or the runtime stops.
-  void poll(PollGroup& group, TimePoint deadline) {
+  /// Polls if the role is free. stop() kicks the poll.
+  void poll_unregistered(TimePoint deadline) {
+    struct Counted {
+      explicit Counted(Core& c) : core(c) { ++core.unregistered; }
+      ~Counted() { --core.unregistered; }
+      Core& core;
+    } const counted(*core_);
+    PollGroup* const group = core_->open_group;
+    if (group != nullptr && group->try_take()) poll(*group, deadline, 0);
+  }
+
+  /// Polls until the event is set, the deadline comes or the runtime stops. `own`: this wait, if the core
+  /// counts it.
+  void poll(PollGroup& group, TimePoint deadline, int own) {
     if (!latch_.announce_poll()) {
       ForeignWork work;
       bool more = true;
@@ -51,7 +90,7 @@ class ThreadedEvent final : public EventImpl {
       }
       latch_.end_poll();
     }
-    group.release(core_->wait_count.load() > 1);
+    group.release(core_->wait_count.load() > own);
   }
 
   /// Keeps a wait on the core's list for its scope.

@@ -60,6 +60,7 @@ void refuse_queued(Core& core, Refused* refused, const char* limit, const More& 
     refused->tasks.push_back(std::move(it->task));
     it = core.queue.erase(it);
   }
+  core.queued = core.queue.size();
 }
 
 }  // namespace
@@ -95,6 +96,9 @@ void try_dispatch(Core& core, Refused* refused) WEFT_REQUIRES(core.mutex) {
     core.idle.pop_back();
     --core.stats.idle;
     worker->task = std::move(core.queue.front().task);
+    core.queue.pop_front();
+    core.queued = core.queue.size();
+    core.waking = true;  // before the thread can begin
     worker->wake.set();
   } else {
     if (core.stats.threads >= core.options.max_threads)
@@ -118,9 +122,10 @@ void try_dispatch(Core& core, Refused* refused) WEFT_REQUIRES(core.mutex) {
     }
     ++core.stats.threads;
     core.stats.peak_threads = std::max(core.stats.peak_threads, core.stats.threads);
+    core.queue.pop_front();
+    core.queued = core.queue.size();
+    core.waking = true;  // the thread begins with the lock
   }
-  core.queue.pop_front();
-  core.waking = true;
 }
 
 }  // namespace
@@ -132,11 +137,13 @@ void dispatch(Core& core, Refused* refused) WEFT_REQUIRES(core.mutex) {
   }
 }
 
-/// The thread that was woken, or started, begins its task.
+/// The thread that was woken, or started, begins its task. It takes the lock if a task is queued. One that is
+/// queued later finds that no thread is being woken: both words are sequentially consistent.
 void begin_task(Core& core) {
+  core.waking = false;
+  if (core.queued == 0) return;
   Refused refused;
   MutexLock lock(core.mutex);
-  core.waking = false;
   if (!core.stopping.load()) dispatch(core, &refused);
   lock.unlock();
   refused.run();
@@ -161,7 +168,8 @@ bool wait_for_task(Core& core, Workers::iterator self) {
 
 void worker_main(std::shared_ptr<Core> core, Workers::iterator self) {
   pool_core() = core.get();
-  begin_task(*core);  // its lock: the starter still writes self->thread
+  { MutexLock lock(core->mutex); }  // the starter still writes self->thread
+  begin_task(*core);
   Workers gone;
   while (true) {
     run_task(self->task);
@@ -174,6 +182,7 @@ void worker_main(std::shared_ptr<Core> core, Workers::iterator self) {
       if (!core->queue.empty() && running <= core->options.threads) {
         self->task = std::move(core->queue.front().task);
         core->queue.pop_front();
+        core->queued = core->queue.size();
         lock.unlock();
         join_all(gone);
         gone.clear();
@@ -214,6 +223,7 @@ void pool_post(const std::shared_ptr<Core>& core, Task task, bool may_refuse) {
     return;
   }
   c.queue.push_back({std::move(task), may_refuse});
+  c.queued = c.queue.size();
   // the poster of other tasks may hold a lock, under which no refused task must run
   dispatch(c, may_refuse ? &refused : nullptr);
   lock.unlock();

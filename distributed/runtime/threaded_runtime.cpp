@@ -55,7 +55,12 @@ class GroupService final : public Service {
   void join() override {
     group_->join();
     MutexLock lock(core_->mutex);
-    if (core_->group == group_) core_->group.reset();
+    if (core_->group != group_) return;
+    core_->open_group = nullptr;
+    group_->earlier = std::exchange(core_->ended_groups, nullptr);
+    if (core_->unregistered == 0) group_->earlier = nullptr;
+    else core_->ended_groups = group_;
+    core_->group.reset();
   }
 
  private:
@@ -152,7 +157,9 @@ class ThreadedRuntime final : public Runtime {
       auto group = std::make_shared<inner::PollGroup>(poller, *core_);
       auto service = std::make_unique<GroupService>(core_, group);
       MutexLock lock(core_->mutex);
-      if (core_->group == nullptr) core_->group = std::move(group);  // else its own two threads poll it
+      if (core_->group != nullptr) return service;  // its own two threads poll it
+      core_->group = std::move(group);
+      core_->open_group = core_->group.get();
       return service;
     }
     return Runtime::start_poller(std::move(name), poller, shared);
@@ -207,6 +214,7 @@ class ThreadedRuntime final : public Runtime {
     {
       MutexLock lock(core_->mutex);
       queue.swap(core_->queue);
+      core_->queued = 0;
       for (Latch* wait : core_->waits) wait->nudge();
       for (auto worker : core_->idle) worker->wake.nudge();
       group = core_->group;

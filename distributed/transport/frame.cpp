@@ -34,11 +34,16 @@ void put_text(std::string& out, const std::string& text) {
   out.append(text, 0, n);
 }
 
-/// The memory of a frame that this thread has written; both are empty.
+/// bytes of a header whose memory a thread keeps for its next message
+constexpr size_t kSmallHead = 4 << 10;
+
+/// The memory of a frame and of a message that this thread has written; all are empty.
 struct FrameMemory {
   ~FrameMemory();
   std::vector<Piece> pieces{};
   std::string own{};
+  std::shared_ptr<OutMessage> message{};
+  std::string header{};
 };
 constinit thread_local bool frame_memory_ended = false;
 FrameMemory::~FrameMemory() { frame_memory_ended = true; }
@@ -107,7 +112,9 @@ std::shared_ptr<OutMessage> make_out_message(uint8_t kind, std::string header, s
     throw WireError(str("send: a message of ", header_bytes + payload_bytes, " bytes, max_message_bytes is ",
                         limits.max_message_bytes));
   }
-  auto m = std::make_shared<OutMessage>();
+  FrameMemory* const memory = frame_memory();
+  std::shared_ptr<OutMessage> m = memory ? std::exchange(memory->message, nullptr) : nullptr;
+  if (!m) m = std::make_shared<OutMessage>();
   m->kind = kind;
   m->head = std::move(header);
   m->head.insert(0, kBeginBytes + kTableRow * payloads.size(), '\0');  // often there is room: kHeaderRoom
@@ -124,6 +131,23 @@ std::shared_ptr<OutMessage> make_out_message(uint8_t kind, std::string header, s
   m->queued = m->bytes;
   m->channel = m->bytes <= kSmallMessage ? 0 : 1;
   return m;
+}
+
+std::string spare_header() {
+  FrameMemory* const memory = frame_memory();
+  return memory ? std::exchange(memory->header, {}) : std::string();
+}
+
+void recycle(std::shared_ptr<OutMessage> message) noexcept {
+  FrameMemory* const memory = frame_memory();
+  const bool is_small =
+      message->payloads.empty() && !message->whole && message->head.capacity() <= kSmallHead;
+  if (!memory || !is_small || message.use_count() != 1) return;
+  std::string header = std::move(message->head);
+  header.clear();
+  *message = OutMessage();
+  memory->header.swap(header);
+  memory->message = std::move(message);
 }
 
 void Frame::append_own(const void* data, size_t n) {

@@ -76,20 +76,14 @@ class GrpcTransport::Sink final : public DecoderSink {
     if (!c_.peer) throw WireError("wire: a message before the welcome");
     int64_t bytes = static_cast<int64_t>(header.size());
     for (const auto& p : payloads) bytes += p.bytes;
-    {
-      MutexLock lock(c_.peer->mutex);
-      if (c_.peer->ignored) return;
-      ++c_.peer->counters.messages_received;
-      c_.peer->counters.bytes_received += static_cast<uint64_t>(bytes);
-    }
+    if (c_.peer->ignored) return;
+    c_.peer->messages_received.fetch_add(1, std::memory_order_relaxed);
+    c_.peer->bytes_received.fetch_add(static_cast<uint64_t>(bytes), std::memory_order_relaxed);
     t_.receiver_.on_message(
         {c_.peer->id, c_.incarnation, kind, std::move(header), std::move(payloads), {}, c_.names});
   }
   void on_unread(uint8_t kind, std::string header, std::exception_ptr error) override {
-    {
-      MutexLock lock(c_.peer->mutex);
-      if (c_.peer->ignored) return;
-    }
+    if (c_.peer->ignored) return;
     t_.receiver_.on_unread({c_.peer->id, c_.incarnation, kind, std::move(header), {}, std::move(error)});
   }
 

@@ -97,6 +97,7 @@ void GrpcTransport::add_peer(WorkerId id, PeerAddress address) {
     peer->address = std::move(address);
     peer->member = true;
     peer->ignored = false;
+    members_.set(id, peer.get());
     if (peer->own_key == 0) peer->own_key = secret_number() | 1;
     lock.unlock();
     for (auto& c : old) cancel(*c, "the peer has moved");
@@ -121,7 +122,9 @@ void GrpcTransport::remove_peer(WorkerId id) {
 
 void GrpcTransport::send(WorkerId id, uint8_t kind, std::string header, std::vector<Payload> payloads) {
   if (id == options_.id) return loop_back(kind, std::move(header), std::move(payloads));
-  auto peer = find(id);
+  std::shared_ptr<Peer> stranger;
+  Peer* peer = members_.find(id);
+  if (peer == nullptr) peer = (stranger = find(id)).get();
   if (peer == nullptr) throw PeerLost(str("worker ", id), str("send: worker ", id, " is not known here"));
   auto message = make_out_message(kind, std::move(header), std::move(payloads), options_.limits);
   MutexLock lock(peer->mutex);
@@ -155,7 +158,7 @@ void GrpcTransport::send(WorkerId id, uint8_t kind, std::string header, std::vec
     queue.push_back({std::move(message)});
     in_queue = true;
     if (!peer->up.empty()) pump(*peer);
-    else begin_connecting(peer);
+    else begin_connecting(*peer);
   } catch (const std::bad_alloc&) {  // of one of these, or of begin_connecting: pump does not throw
     if (in_queue) queue.pop_back();
     took_off(*peer, queued, 1);
@@ -200,6 +203,8 @@ PeerCounters GrpcTransport::counters(WorkerId id) const {
   if (peer == nullptr) return {};
   MutexLock lock(peer->mutex);
   PeerCounters counters = peer->counters;
+  counters.messages_received = peer->messages_received;
+  counters.bytes_received = peer->bytes_received;
   counters.connected = !peer->up.empty();
   return counters;
 }

@@ -34,6 +34,7 @@ Frame GrpcTransport::next_frame(Peer& peer, Connection& c) {
       throw;
     }
     count(cursor);
+    recycle(std::move(cursor.message));
     peer.small.pop_front();
   }
   if (!c.partial && !peer.bulk.empty()) {

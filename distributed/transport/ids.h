@@ -15,6 +15,9 @@ struct WorkerId {
   friend auto operator<=>(const WorkerId&, const WorkerId&) = default;
 };
 
+/// The largest worker id: the ids of autograd contexts and messages have 15 bits for it.
+inline constexpr int32_t kMaxWorkerId = 32767;
+
 /// One run of a worker's process; 0 means "any" where one is expected.
 struct Incarnation {
   uint64_t value = 0;

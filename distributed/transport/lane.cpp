@@ -137,10 +137,7 @@ void LaneEngine::start() { polling_ = runtime_.start_poller("lane", *this, optio
 
 void LaneEngine::shutdown() {
   if (polling_ == nullptr) return;
-  {
-    MutexLock lock(mutex_);
-    stopping_ = true;
-  }
+  stopping_ = true;
   wake();
   polling_->join();
   polling_.reset();
@@ -190,7 +187,7 @@ void LaneEngine::cancel(Link& link, std::string_view reason) {
   auto& l = static_cast<LaneLink&>(link);
   MutexLock lock(l.mutex);
   if (l.why.empty()) set_reason(l.why, reason);
-  if (std::exchange(l.cancelled, true)) return;
+  if (l.cancelled.exchange(true)) return;
   if (l.fd >= 0) ::shutdown(l.fd, SHUT_RDWR);
   call(l);
 }
@@ -199,13 +196,16 @@ void LaneEngine::call(LaneLink& link) {
   {
     MutexLock lock(mutex_);
     if (!std::exchange(link.called, true)) called_.splice(called_.end(), link.place, link.node);
+    any_called_ = true;
   }
   wake();
 }
 
 /// The link that was called first; null: none is left.
 LaneLink* LaneEngine::next_called() {
+  if (!any_called_) return nullptr;  // a call that comes now wakes the next poll
   MutexLock lock(mutex_);
+  any_called_ = !called_.empty();
   if (called_.empty()) return nullptr;
   LaneLink* const link = called_.front();
   link->place.splice(link->place.end(), called_, link->node);
@@ -248,11 +248,7 @@ bool LaneEngine::poll(TimePoint deadline) {
   serve_called();
   if (!limited_.empty()) close_late();
   if (accept_at_ != kNever && runtime_.now() >= accept_at_) accept();
-  {
-    MutexLock lock(mutex_);
-    if (!stopping_) return true;
-  }
-  return !end_all();
+  return !stopping_ || !end_all();
 }
 
 /// Milliseconds until the deadline, or until a link without a welcome is late; -1: for ever.

@@ -30,13 +30,15 @@ constexpr size_t kWaitingFiles = 4;
 
 bool LaneEngine::write(Link& link, Frame frame, bool now) {
   auto& l = static_cast<LaneLink&>(link);
-  MutexLock lock(l.mutex);
   l.out = std::move(frame);
   for (size_t i = 0; i < kLengthBytes; ++i)
     l.length[i] = static_cast<char>(static_cast<uint64_t>(l.out.bytes) >> (8 * i));
   l.piece = l.offset = 0;
+  int error = 0;
+  if (now && push(l, error)) return true;
+  MutexLock lock(l.mutex);
+  if (error != 0) break_off(l, error);
   l.writing = true;
-  if (now && push(l)) return true;
   watch(l);
   return false;
 }
@@ -48,7 +50,7 @@ void LaneEngine::refuse(Link& link, Frame frame) {
   l.refused = true;
 }
 
-bool LaneEngine::push(LaneLink& l) {
+bool LaneEngine::push(LaneLink& l, int& error) {
   while (true) {
     std::array<iovec, kPiecesPerWrite> parts;
     size_t n = 0, asked = 0;
@@ -83,15 +85,9 @@ bool LaneEngine::push(LaneLink& l) {
       if (errno == EINTR) continue;
       // Of a lost connection the poll thread hears by itself; the bytes that have come are read before.
       const bool waits = errno == EAGAIN || errno == EPIPE || errno == ECONNRESET || errno == ENOTCONN;
-      if (!waits && !l.cancelled) {
-        try {
-          l.why = str("writing: ", std::strerror(errno));
-        } catch (const std::bad_alloc&) {
-          l.why = kNoMemory;
-        }
+      if (!waits) {
+        error = errno;
         if (file != nullptr) shared_->pause_passing();  // the next link goes without for a while
-        l.cancelled = true;
-        call(l);
       }
       return false;
     }
@@ -106,22 +102,27 @@ bool LaneEngine::push(LaneLink& l) {
     if (!whole) return false;  // the socket is full
     if (l.piece <= l.out.pieces.size()) continue;
     l.out.recycle();
-    l.writing = false;
     return true;
   }
+}
+
+/// The poll thread ends the link, unless it has been told to already.
+void LaneEngine::break_off(LaneLink& l, int error) {
+  if (l.cancelled.exchange(true)) return;
+  try {
+    l.why = str("writing: ", std::strerror(error));
+  } catch (const std::bad_alloc&) {
+    l.why = kNoMemory;
+  }
+  call(l);
 }
 
 void LaneEngine::handle(LaneLink& link, uint32_t events) {
   if ((events & EPOLLOUT) != 0 && !flush(link)) return;
   if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) == 0) return;
   const bool hung_up = (events & (EPOLLHUP | EPOLLERR)) != 0;
-  bool reads = false;
-  {
-    MutexLock lock(link.mutex);
-    if (link.cancelled) return;  // it was called
-    reads = !link.deaf && !link.read_ended;
-  }
-  if (!reads) {
+  if (link.cancelled) return;  // it was called
+  if (link.deaf || link.read_ended) {
     if (hung_up) end(link, kLaneLost);
   } else if (link.rest.empty()) {
     receive(link, hung_up);
@@ -132,7 +133,13 @@ bool LaneEngine::flush(LaneLink& link) {
   bool over = false;
   {
     MutexLock lock(link.mutex);
-    if (link.cancelled || !link.writing || !push(link)) return true;
+    if (link.cancelled || !link.writing) return true;
+    int error = 0;
+    if (!push(link, error)) {
+      if (error != 0) break_off(link, error);
+      return true;
+    }
+    link.writing = false;
     over = link.refused;
   }
   if (over) {

@@ -18,6 +18,7 @@ const FiberLocal& scope_slot() {
 struct Default {
   Mutex mutex;
   std::shared_ptr<Endpoint> endpoint WEFT_GUARDED_BY(mutex);
+  std::atomic<uint64_t> changes{1};  ///< of the endpoint, under the mutex
 };
 // Never destroyed: a program that ends without shutdown() must not tear down threads and connections from
 // a static destructor.
@@ -25,6 +26,16 @@ Default& the_default() {
   static Default* d = new Default;
   return *d;
 }
+
+/// The default endpoint as this thread has seen it. Each call asks for it, and it seldom changes.
+struct Seen {
+  ~Seen();
+  uint64_t change = 0;
+  std::weak_ptr<Endpoint> endpoint{};
+};
+constinit thread_local bool seen_ended = false;
+Seen::~Seen() { seen_ended = true; }
+thread_local Seen seen;
 
 }  // namespace
 
@@ -49,13 +60,24 @@ CallScope::CallScope(CallContext context) : context_(std::move(context)), before
 CallScope::~CallScope() { scope_slot().set(before_); }
 
 std::shared_ptr<Endpoint> default_endpoint() {
-  MutexLock lock(the_default().mutex);
-  return the_default().endpoint;
+  Default& d = the_default();
+  if (seen_ended) {  // a static object's destructor may still call
+    MutexLock lock(d.mutex);
+    return d.endpoint;
+  }
+  if (seen.change == d.changes.load(std::memory_order_acquire))
+    if (std::shared_ptr<Endpoint> endpoint = seen.endpoint.lock()) return endpoint;
+  const inner::KeepRunning whole;  // a second run in this process may find it without the lock
+  MutexLock lock(d.mutex);
+  seen.change = d.changes.load(std::memory_order_relaxed);
+  seen.endpoint = d.endpoint;
+  return d.endpoint;
 }
 
 void set_default_endpoint(std::shared_ptr<Endpoint> endpoint) {
   MutexLock lock(the_default().mutex);
   std::swap(the_default().endpoint, endpoint);
+  the_default().changes.fetch_add(1, std::memory_order_release);
   lock.unlock();  // the old endpoint may be destroyed here, which may take long
 }
 

@@ -1,5 +1,6 @@
-// The state of futures. One atomic word has the phase: pending, claimed or done. The mutex guards only the
-// lists of waiters and callbacks.
+// The state of futures, without a lock. One atomic word has the phase: pending, claimed or done. The thread
+// that makes a future done sets that word, then looks for the event of waiters and takes the callbacks. A
+// waiter publishes the event, then looks at the word. So one of the two sees the other.
 #include <weft/distributed/wire/future.h>
 
 #include <weft/autograd/tape/grad_mode.h>
@@ -11,21 +12,31 @@ namespace weft::rpc {
 namespace detail {
 
 FutureCore::FutureCore(std::shared_ptr<Runtime> runtime) : runtime_(std::move(runtime)) {}
-FutureCore::~FutureCore() = default;
+FutureCore::~FutureCore() {
+  delete event_.load();
+  end_all(callbacks_.load());
+}
+
+void FutureCore::end_all(Callback* first) {
+  while (first != nullptr && first != closed()) delete std::exchange(first, first->next);
+}
+
+FutureCore::Callback* FutureCore::closed() {
+  static Callback mark;
+  return &mark;
+}
 
 bool FutureCore::wait_until(TimePoint deadline) {
   if (done()) return true;
-  Event* event;
-  {
-    MutexLock lock(mutex_);
-    if (done()) return true;
-    if (!event_) event_.emplace(*runtime_, "a future");
-    event = &*event_;
+  EventImpl* event = event_.load();
+  if (event == nullptr) {
+    std::unique_ptr<EventImpl> made = runtime_->make_event("a future");
+    if (event_.compare_exchange_strong(event, made.get())) event = made.release();
   }
-  return event->wait_until(deadline) || done();
+  return phase_.load() == kDone || event->wait_until(deadline) || done();
 }
 
-void FutureCore::start(Callback callback) {
+void FutureCore::start(Callback& callback) {
   if (!callback.pooled) {
     join_streams();
     return callback.task();
@@ -42,14 +53,14 @@ void FutureCore::start(Callback callback) {
 
 void FutureCore::on_done(Task task, bool pooled, bool may_refuse) {
   Callback callback{std::move(task), pooled, may_refuse};
-  if (!done()) {
-    MutexLock lock(mutex_);
-    if (!done()) {
-      callbacks_.push_back(std::move(callback));
-      return;
-    }
-  }
-  start(std::move(callback));
+  if (done()) return start(callback);
+  auto kept = std::make_unique<Callback>(std::move(callback));
+  Callback* newest = callbacks_.load();
+  do {
+    if (newest == closed()) return start(*kept);
+    kept->next = newest;
+  } while (!callbacks_.compare_exchange_weak(newest, kept.get()));
+  static_cast<void>(kept.release());
 }
 
 bool FutureCore::try_set_error(std::exception_ptr error) {
@@ -80,16 +91,20 @@ void FutureCore::finish() {
     } catch (const Error&) {  // the device's error also fails the use of the value
     }
   }
-  std::vector<Callback> callbacks;
-  Event* event;
-  {
-    MutexLock lock(mutex_);
-    phase_.store(kDone, std::memory_order_release);
-    callbacks.swap(callbacks_);
-    event = event_ ? &*event_ : nullptr;
+  phase_.store(kDone);
+  if (EventImpl* const event = event_.load()) event->set();
+  struct Rest {  // ends those that are left when one throws
+    Callback* first = nullptr;
+    ~Rest() { end_all(first); }
+  } rest;
+  for (Callback* c = callbacks_.exchange(closed()); c != nullptr;) {  // the oldest comes first
+    Callback* const older = std::exchange(c->next, rest.first);
+    rest.first = std::exchange(c, older);
   }
-  if (event) event->set();
-  for (Callback& callback : callbacks) start(std::move(callback));
+  while (rest.first != nullptr) {
+    const std::unique_ptr<Callback> callback(std::exchange(rest.first, rest.first->next));
+    start(*callback);
+  }
 }
 
 void FutureCore::throw_set_twice() { throw RpcError("future: its outcome was already given"); }

@@ -26,7 +26,6 @@
 #include <vector>
 
 #include <weft/distributed/runtime/runtime.h>
-#include <weft/distributed/runtime/sync.h>
 #include <weft/distributed/wire/endpoint.h>
 
 namespace weft::rpc {
@@ -81,17 +80,19 @@ class WEFT_API FutureCore : public std::enable_shared_from_this<FutureCore> {
     Task task;
     bool pooled;
     bool may_refuse;
+    Callback* next = nullptr;
   };
-  void start(Callback callback);
+  static Callback* closed();
+  static void end_all(Callback* first);
+  void start(Callback& callback);
   std::atomic<int> phase_{kPending};
   std::shared_ptr<Runtime> runtime_;
   std::exception_ptr error_;
   std::unique_ptr<const StreamMark> streams_;  ///< of the completing thread
   std::weak_ptr<Canceller> canceller_;
   CallId call_;
-  Mutex mutex_;
-  std::vector<Callback> callbacks_ WEFT_GUARDED_BY(mutex_);
-  std::optional<Event> event_ WEFT_GUARDED_BY(mutex_);
+  std::atomic<EventImpl*> event_{nullptr};     ///< of the waiters; the first one makes it
+  std::atomic<Callback*> callbacks_{nullptr};  ///< the newest first; closed() once they have been taken
 };
 
 struct Nothing {};

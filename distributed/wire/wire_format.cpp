@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include <weft/autograd/tape/grad_mode.h>
+#include <weft/distributed/transport/inner/frame.h>
 #include <weft/distributed/wire/codec.h>
 #include <weft/distributed/wire/inner/lending.h>
 #include <weft/distributed/wire/inner/staging.h>
@@ -248,9 +249,9 @@ void stamp(Message& message, const Envelope& envelope) {
 }
 
 std::string header_of(const Message& message) {
-  std::string header;
+  std::string header = inner::spare_header();
   header.reserve(message.bytes.size() + kHeaderRoom);
-  header = message.bytes;
+  header.append(message.bytes);
   return header;
 }
 

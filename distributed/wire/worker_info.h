@@ -23,9 +23,6 @@ WEFT_API std::string to_string(const WorkerInfo& info);
 /// Checks a worker's name. Throws: ValueError unless it has 1 to 127 characters of [A-Za-z0-9-_:].
 WEFT_API void check_worker_name(std::string_view name);
 
-/// The largest worker id: the ids of autograd contexts and messages have 15 bits for it.
-inline constexpr int32_t kMaxWorkerId = 32767;
-
 /// How a call of an idempotent function is repeated (with_retry).
 struct RetryPolicy {
   int attempts = 5;  ///< in all

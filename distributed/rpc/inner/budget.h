@@ -81,15 +81,15 @@ class Budget {
   bool arrive(int64_t held, int64_t bytes);
   /// The bytes of an incomplete request end: it is whole, or dropped.
   void arrived(int64_t held);
-  /// Counts a request. False: it exceeds the limit in all.
+  /// Counts a request. False: it exceeds the limit in all. Takes no lock.
   bool serve(Peer& from, int64_t bytes);
-  /// The end of a request. Returns the window to announce.
+  /// The end of a request. Returns the window to announce. Takes no lock.
   int64_t served(Peer& from, int64_t bytes);
   /// The error of a request beyond the limit in all.
   std::exception_ptr no_room(int64_t bytes) const;
   bool has_room(int64_t bytes) const;
   /// The window to announce.
-  int64_t window_for(Peer& caller);
+  int64_t window_for(const Peer& caller) const;
   /// Counts a large kept reply; negative: the end of one.
   void keep(Peer& caller, int64_t bytes);
   /// The kept replies exceed a limit.
@@ -122,12 +122,10 @@ class Budget {
     bool asked = false, listed = false;
     std::map<uint64_t, std::shared_ptr<Charge>> waiting{};
     int64_t unacknowledged = 0;  ///< bytes of replies
-    // as callee
-    int64_t served = 0;  ///< number of requests
-    int64_t kept = 0;
+    int64_t kept = 0;            ///< as callee: bytes of replies
     bool empty() const {
       return open == 0 && window == 0 && !asked && !listed && waiting.empty() && unacknowledged == 0 &&
-             served == 0 && kept == 0;
+             kept == 0;
     }
   };
   /// Of a lost peer only: a living one keeps its account, which each call would allocate anew.
@@ -136,7 +134,6 @@ class Budget {
   bool fits(const Account& a, int64_t bytes) const WEFT_REQUIRES(mutex_);
   bool fits_in_all(int64_t bytes) const WEFT_REQUIRES(mutex_);
   bool has_room_now(int64_t bytes) const WEFT_REQUIRES(mutex_);
-  int64_t window_to(const Account& caller) const WEFT_REQUIRES(mutex_);
   int64_t limit_with_reserve() const;
   bool fits_reserve(int64_t bytes) const WEFT_REQUIRES(mutex_);
   using Total = std::shared_ptr<std::atomic<int64_t>>;  ///< grows under the mutex; rooms outlive the budget
@@ -152,8 +149,8 @@ class Budget {
   int64_t outside_ WEFT_GUARDED_BY(mutex_) = 0;  ///< those from outside handlers
   int64_t waiting_ WEFT_GUARDED_BY(mutex_) = 0, waiting_bytes_ WEFT_GUARDED_BY(mutex_) = 0;
   int64_t waits_ WEFT_GUARDED_BY(mutex_) = 0;
-  int64_t callers_ WEFT_GUARDED_BY(mutex_) = 0;  ///< with open requests
-  int64_t served_ WEFT_GUARDED_BY(mutex_) = 0, kept_ WEFT_GUARDED_BY(mutex_) = 0;
+  std::atomic<int64_t> callers_{0};               ///< with open requests
+  std::atomic<int64_t> served_{0}, kept_{0};      ///< kept_ changes under the mutex
   int64_t arriving_ WEFT_GUARDED_BY(mutex_) = 0;  ///< bytes of incomplete requests
   int64_t dropped_ WEFT_GUARDED_BY(mutex_) = 0, put_off_ WEFT_GUARDED_BY(mutex_) = 0;
   const Total standing_ = std::make_shared<std::atomic<int64_t>>(0);  ///< results, kept or still leaving

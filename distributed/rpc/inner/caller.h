@@ -20,9 +20,19 @@ class Caller {
   bool cancel(const CallId& call);
   /// Ends the open calls of functions whose caller has given up, and tells their callees.
   void end_unneeded();
-  void on_reply(Peer& p, Kind kind, const Envelope& e, Inbound message);
-  /// The bytes of requests that a peer has room for, as Envelope::window.
-  void on_window(Peer& p, uint16_t packed);
+  /// The call that a reply ends.
+  struct Answered {
+    std::optional<PendingCall> call{};  ///< removed from the table
+    bool late = false;                  ///< there is none: it had ended before
+    std::string name{};                 ///< of the peer
+  };
+  /// Takes the call of a reply out of the peer's table. Neither call nor late: nothing waits for the reply.
+  Answered take(Peer& p, Kind kind, const Envelope& e) WEFT_REQUIRES(p.mutex);
+  /// Passes a reply to the sink of its call.
+  void on_reply(Peer& p, Kind kind, const Envelope& e, Answered answered, Inbound message);
+  /// The bytes of requests that a peer has room for, as Envelope::window. An error of a call that it starts
+  /// ends here.
+  void on_window(Peer& p, uint16_t packed) noexcept;
   /// Sends a status with the open calls, which the peer answers (step 5).
   void ask(Peer& p);
   void on_status_reply(Peer& p, const std::string& header, const Envelope& e);

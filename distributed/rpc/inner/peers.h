@@ -4,7 +4,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <deque>
 #include <map>
@@ -13,7 +12,9 @@
 #include <unordered_map>
 
 #include <weft/distributed/rpc/agent.h>
+#include <weft/distributed/rpc/inner/ids_by_name.h>
 #include <weft/distributed/runtime/sync.h>
+#include <weft/distributed/transport/inner/table_by_id.h>
 #include <weft/distributed/wire/inner/staging.h>
 #include <weft/distributed/wire/inner/streams.h>
 #include <weft/distributed/wire/inner/wire_format.h>
@@ -75,10 +76,13 @@ struct Responder::Served {
   std::atomic<bool> answered{false};
   std::atomic<const char*> what{nullptr};  ///< name of the function, for dumps
   std::atomic<bool> in_handler{false};     ///< false while unanswered: an asynchronous function has returned
+  std::atomic<bool> posting{false};        ///< its task is being handed to the pool
   std::atomic<bool> abandoned{false};      ///< its responder was destroyed without an answer
   std::atomic<bool> given_up{false};       ///< the caller needs no answer, or the agent has stopped
   std::atomic<bool> refused{false};        ///< there was no room to serve it
   int64_t bytes = -1;                      ///< of the request, as charged; negative: not charged
+  Message request;                         ///< while it waits for a thread of the pool
+  std::shared_ptr<void> request_room;      ///< of a request that is not charged, until then
   // guarded by the peer's mutex
   bool replied = false;        ///< `reply` is set
   bool finished = false;       ///< the caller needs no answer
@@ -129,6 +133,7 @@ struct Peer {
   uint64_t told_floor WEFT_GUARDED_BY(mutex) = 1;
   int tells WEFT_GUARDED_BY(mutex) = 0;  ///< unanswered statuses while no call was open
   // as callee
+  std::atomic<int64_t> charged{0};  ///< requests that the budget counts
   ServedRequests served WEFT_GUARDED_BY(mutex);
   ServedRequests::node_type spare_served WEFT_GUARDED_BY(mutex);  ///< memory of a request that has ended
   std::deque<uint64_t> droppable WEFT_GUARDED_BY(mutex);  ///< replies that were sent, the oldest first
@@ -190,19 +195,14 @@ class PeerTable {
  private:
   static std::unique_ptr<Peer> make(Life life, const std::string& name, bool told);
   Peer* past(Life life);
-  /// Makes p the one that find() returns for its id.
-  void publish(Peer* p) WEFT_REQUIRES(mutex_);
   static bool is_waiting(Peer& p);  ///< calls to it wait until this worker is told of it
-  static constexpr int kPage = 256;
-  using Page = std::array<std::atomic<Peer*>, kPage>;
   mutable Mutex mutex_;
-  std::vector<std::unique_ptr<Page>> pages_ WEFT_GUARDED_BY(mutex_);
-  std::array<std::atomic<Page*>, kMaxWorkerId / kPage + 1> found_{};  ///< the pages by id / kPage
+  inner::TableById<Peer> current_;  ///< of peers_
   std::unordered_map<int32_t, std::unique_ptr<Peer>> peers_ WEFT_GUARDED_BY(mutex_);
   std::unordered_map<Life, std::unique_ptr<Peer>> past_ WEFT_GUARDED_BY(mutex_);
   static constexpr size_t kMostExpected = 4096;
   std::map<Life, std::unique_ptr<Peer>> expected_ WEFT_GUARDED_BY(mutex_);  // not told of yet
-  std::unordered_map<std::string, int32_t> ids_by_name_ WEFT_GUARDED_BY(mutex_);
+  IdsByName ids_by_name_;
 };
 
 }  // namespace weft::rpc

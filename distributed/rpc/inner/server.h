@@ -17,14 +17,36 @@ class Server {
 
   /// As Agent::handle.
   void handle(Kind kind, RunOn where, Handler handler);
-  void on_request(Peer& p, Kind kind, const Envelope& e, Inbound message);
+  /// The record of a request that has arrived.
+  struct Arrived {
+    std::shared_ptr<Served> served{};  ///< null: the agent has ended
+    enum class As : uint8_t { kDropped, kAgain, kRefused, kNew } as = As::kDropped;
+    bool fenced = false;
+    bool first = false;  ///< no other request of the caller is recorded
+  };
+  Arrived arrive(Life from, Kind kind, const Envelope& e);
+  /// Puts the record into the caller's table, unless it is dropped. Without memory it counts as lost.
+  void record(Peer& p, const Envelope& e, Arrived& arrived) WEFT_REQUIRES(p.mutex);
+  void on_request(Peer& p, const Envelope& e, Arrived arrived, Inbound message);
   void on_status(Peer& p, const std::string& header, const Envelope& e);
   /// Keeps the answer of a request and sends it. A second answer has no effect. Without memory for the answer
   /// a request that was refused is forgotten, and the result of another one counts as dropped.
   void answer(const std::shared_ptr<Served>& served, Message message, bool error) noexcept;
   void answer(const std::shared_ptr<Served>& served, const std::exception_ptr& error) noexcept;
-  /// Forgets the requests that their caller has finished: all below `upto` except those in `open`.
-  void drop_finished(Peer& p, uint64_t upto, const std::vector<uint64_t>* open);
+  /// Requests that were removed from their caller's table. The first has a place of its own: often it is all.
+  struct Dropped {
+    std::shared_ptr<Served> first{};
+    std::vector<std::shared_ptr<Served>> others{};
+    bool gave_up = false;  ///< one was not answered yet
+    int64_t freed = 0;
+    void add(Peer& p, ServedRequests::iterator of) WEFT_REQUIRES(p.mutex);
+  };
+  /// Removes the requests that their caller has finished: all below `floor`.
+  static void take_finished(Peer& p, uint64_t floor, Dropped& out) WEFT_REQUIRES(p.mutex);
+  /// The same by `finished`, which has grown. `out` has room for all.
+  static void take_all_finished(Peer& p, Dropped& out) WEFT_REQUIRES(p.mutex);
+  /// Frees their replies. An error of what that tells ends here: a newer request may be recorded already.
+  void forget(Peer& p, Dropped dropped) noexcept;
   /// Calls `error_callbacks` for a request that is not answered yet.
   void tell_error(const Served& served, const std::exception_ptr& error) noexcept;
 

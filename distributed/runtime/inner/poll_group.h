@@ -63,6 +63,10 @@ class PollGroup : public std::enable_shared_from_this<PollGroup> {
   void release(bool wake);
   /// Makes the current poll return.
   void kick();
+  /// The group that this thread polls now; null: none.
+  static const PollGroup* polled_here();
+
+  std::shared_ptr<PollGroup> earlier;  ///< of a list of groups that have ended
 
  private:
   static constexpr Duration kTick = std::chrono::microseconds(200);
@@ -72,8 +76,8 @@ class PollGroup : public std::enable_shared_from_this<PollGroup> {
   void serve(size_t index);
   void rest(size_t index);
 
-  Mutex mutex_;
-  Poller* poller_ WEFT_GUARDED_BY(mutex_);  // null at the end; only the thread with the role polls it
+  Mutex mutex_;                  // held while the poller is kicked, and at its end
+  std::atomic<Poller*> poller_;  // null at the end; only the thread with the role polls and ends it
   PollHost& host_;
   std::atomic<bool> taken_{false}, finished_{false};
   std::atomic<uint64_t> moves_{0};

@@ -74,13 +74,18 @@ struct Core final : PollHost {
   Workers workers WEFT_GUARDED_BY(mutex);
   Workers finished WEFT_GUARDED_BY(mutex);  // threads about to return, to be joined
   std::vector<Workers::iterator> idle WEFT_GUARDED_BY(mutex);
-  bool waking WEFT_GUARDED_BY(mutex) = false;  // a thread was given a task and has not begun it
+  std::atomic<size_t> queued{0};    // size of `queue`, after each change
+  std::atomic<bool> waking{false};  // a thread was given a task and has not begun it
   std::list<Latch*> waits WEFT_GUARDED_BY(mutex);
   std::list<Latch*> spare_waits WEFT_GUARDED_BY(mutex);  // memory of waits that have ended
   std::atomic<int> wait_count{0};                        // size of `waits`
   PoolStats stats WEFT_GUARDED_BY(mutex);
   std::shared_ptr<Latch> drained WEFT_GUARDED_BY(mutex);  // set when the last pool thread leaves after a stop
   std::shared_ptr<PollGroup> group WEFT_GUARDED_BY(mutex);
+  // `group`, for waits that take no lock. One that ends meanwhile is kept until there is no such wait.
+  std::atomic<PollGroup*> open_group{nullptr};
+  std::atomic<int> unregistered{0};  // those waits
+  std::shared_ptr<PollGroup> ended_groups WEFT_GUARDED_BY(mutex);
   std::weak_ptr<Core> self;
 
   Mutex timer_mutex;

@@ -95,6 +95,12 @@ struct OutMessage {
 std::shared_ptr<OutMessage> make_out_message(uint8_t kind, std::string header, std::vector<Payload> payloads,
                                              const WireLimits& limits);
 
+/// An empty string for the header of a message; with the memory of one that this thread has written, if any.
+std::string spare_header();
+/// Ends a message that was written. If it is a small one without payloads, its memory is that of the next
+/// message of this thread.
+void recycle(std::shared_ptr<OutMessage> message) noexcept;
+
 /// Progress of a message through its frames.
 struct OutCursor {
   std::shared_ptr<OutMessage> message;

@@ -21,6 +21,7 @@
 #include <weft/distributed/transport/inner/known_segments.h>
 #include <weft/distributed/transport/inner/lane.h>
 #include <weft/distributed/transport/inner/progress.h>
+#include <weft/distributed/transport/inner/table_by_id.h>
 #include <weft/distributed/transport/inner/tcp_listener.h>
 #include <weft/distributed/transport/inner/user_folder.h>
 
@@ -31,7 +32,7 @@ struct Connection;
 inline constexpr char kNeedsTls[] = "that port speaks TLS, and this side has no certificates: set tls";
 
 /// Another worker: its address, queue and connections.
-struct Peer {
+struct Peer : std::enable_shared_from_this<Peer> {
   explicit Peer(WorkerId w) : id(w) {}
   const WorkerId id;
   Mutex mutex;
@@ -39,7 +40,8 @@ struct Peer {
   bool member WEFT_GUARDED_BY(mutex) = false;            // added; else a stranger, kept while it is connected
   bool gone WEFT_GUARDED_BY(mutex) = false;              // a stranger that is no longer in the map
   std::vector<Incarnation> past WEFT_GUARDED_BY(mutex);  // the last lives that have a successor
-  bool ignored WEFT_GUARDED_BY(mutex) = false;
+  std::atomic<bool> ignored{false};  // changes under the mutex; readers of its messages take none
+  std::atomic<uint64_t> messages_received{0}, bytes_received{0};
   // Keys in the hellos: this side's for the peer, and the one that a life of the peer has shown.
   uint64_t own_key WEFT_GUARDED_BY(mutex) = 0, shown_key WEFT_GUARDED_BY(mutex) = 0;
   Incarnation shown_by WEFT_GUARDED_BY(mutex);
@@ -192,6 +194,9 @@ class GrpcTransport final : public Transport, private LinkEvents {
 
   /// Starts connection attempts to a peer, unless some are running.
   void begin_connecting(const std::shared_ptr<Peer>& peer) WEFT_REQUIRES(peer->mutex);
+  void begin_connecting(Peer& peer) WEFT_REQUIRES(peer.mutex) WEFT_NO_THREAD_SAFETY_ANALYSIS {
+    begin_connecting(peer.shared_from_this());
+  }
   void connect(const std::shared_ptr<Peer>& peer) WEFT_REQUIRES(peer->mutex);
   void open_link(const std::shared_ptr<Peer>& peer) WEFT_REQUIRES(peer->mutex);
   /// Tries again after a pause, which grows.
@@ -268,6 +273,7 @@ class GrpcTransport final : public Transport, private LinkEvents {
   Mutex telling_;
   mutable Mutex mutex_;
   std::unordered_map<WorkerId, std::shared_ptr<Peer>> peers_ WEFT_GUARDED_BY(mutex_);
+  TableById<Peer> members_;  // those of peers_ that were members once: they stay there
   Mutex close_mutex_;
   bool ended_ WEFT_GUARDED_BY(close_mutex_) = false;
   std::optional<SocketFile> socket_;  // outlives the listeners

@@ -57,19 +57,21 @@ class LaneLink final : public Link {
 
   const int fd;
 
+  // The frame that is being written. It belongs to the thread in write(), which takes no lock if the socket
+  // takes all of it. While `writing` it belongs to the poll thread.
+  Frame out;
+  std::array<char, kLengthBytes> length{};  // of it
+  size_t piece = 0;                         // 0: the length; then the pieces of the frame
+  size_t offset = 0;                        // bytes of that piece that are written
+
   Mutex mutex;
-  Frame out WEFT_GUARDED_BY(mutex);                                // the frame that is being written
-  std::array<char, kLengthBytes> length WEFT_GUARDED_BY(mutex){};  // of it
-  size_t piece WEFT_GUARDED_BY(mutex) = 0;   // 0: the length; then the pieces of the frame
-  size_t offset WEFT_GUARDED_BY(mutex) = 0;  // bytes of that piece that are written
-  bool writing WEFT_GUARDED_BY(mutex) = false;
+  bool writing WEFT_GUARDED_BY(mutex) = false;  // the poll thread writes the rest of the frame
   uint32_t watched WEFT_GUARDED_BY(mutex) = 0;  // events that the poll waits for
-  bool deaf WEFT_GUARDED_BY(mutex) = false;     // nothing more is read
-  bool read_ended WEFT_GUARDED_BY(mutex) = false;
   bool finished WEFT_GUARDED_BY(mutex) = false;
   bool refused WEFT_GUARDED_BY(mutex) = false;
-  bool cancelled WEFT_GUARDED_BY(mutex) = false;
-  std::string why WEFT_GUARDED_BY(mutex);  // this side's reason for a cancel
+  // These change under the mutex. The poll thread reads them without it.
+  std::atomic<bool> deaf{false}, read_ended{false}, cancelled{false};  // deaf: nothing more is read
+  std::string why WEFT_GUARDED_BY(mutex);                              // this side's reason for a cancel
 
   // Guarded by the engine's mutex: the link's place in the list of those that were called. It needs no memory
   // then.
@@ -149,8 +151,9 @@ class WEFT_API LaneEngine final : public LinkEngine, private Poller {
 
   // --- lane_stream.cpp: frames; false: the link may be gone ---
 
-  /// Writes as much as the socket takes. True: the frame is written.
-  bool push(LaneLink& link) WEFT_REQUIRES(link.mutex);
+  /// Writes as much as the socket takes. True: the frame is written. `error`: a number that ends the link.
+  bool push(LaneLink& link, int& error);
+  void break_off(LaneLink& link, int error) WEFT_REQUIRES(link.mutex);
   void handle(LaneLink& link, uint32_t events);
   bool flush(LaneLink& link);
   void receive(LaneLink& link, bool hung_up);
@@ -176,7 +179,8 @@ class WEFT_API LaneEngine final : public LinkEngine, private Poller {
   Mutex mutex_;  // taken under a link's
   std::unordered_set<LaneLink*> links_ WEFT_GUARDED_BY(mutex_);
   std::list<LaneLink*> called_ WEFT_GUARDED_BY(mutex_);  // of their own places
-  bool stopping_ WEFT_GUARDED_BY(mutex_) = false;
+  std::atomic<bool> any_called_{false};                  // changes under the mutex; a poll reads it without
+  std::atomic<bool> stopping_{false};
 
   // Used by the poll thread only.
   std::vector<std::pair<LaneLink*, TimePoint>> limited_;  // links without a welcome, by the time of their end
