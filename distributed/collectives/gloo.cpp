@@ -347,6 +347,7 @@ class GlooEngine final : public Engine {
     MeetingStore store(meeting);
     try {
       context->connectFullMesh(store, device);
+      meet_connected(meeting);
     } catch (const Error&) {  // of the meeting
       throw;
     } catch (const std::exception& e) {
@@ -403,6 +404,12 @@ class GlooEngine final : public Engine {
   }
 
  private:
+  /// Returns once all processes have all connections. Gloo's thread ends the process when a connection is
+  /// reset while it is being accepted, as an abort() of the first process to connect would do.
+  void meet_connected(Meeting& meeting) const {
+    meeting.set(str("connected/", options_.rank), "");
+    for (int r = 0; r < options_.size; ++r) meeting.get(str("connected/", r));
+  }
   static milliseconds whole(rpc::Duration d) {
     return std::max(std::chrono::duration_cast<milliseconds>(d), milliseconds(1));
   }

@@ -10,6 +10,8 @@ namespace weft::rpc::detail {
 namespace {
 /// The fork that keeps a value until its creation has ended.
 ForkId own_fork(RRefId id) { return {id.created_on, id.life, id.local}; }
+
+std::string never_made(RRefId id) { return str(id, " was never made: its creation was refused"); }
 }  // namespace
 
 // ---- steps 1 to 3: creation
@@ -82,6 +84,8 @@ OwnerTable::Found OwnerTable::begin_unannounced(RRefId id) {
   {
     TablesLock lock(context_);
     context_.check_running();
+    if (const auto at = refused_.find(id.maker()); at != refused_.end() && at->second.has(id.local))
+      throw RpcError(never_made(id));
     Entry& entry = entries_[id];
     if (auto there = entry.state.lock()) return {std::move(there), false};
     entry.state = entry.kept = state;
@@ -147,6 +151,7 @@ bool OwnerTable::remove_fork(RRefId id, ForkId fork, std::vector<DeferredItem>& 
 
 void OwnerTable::delete_forks(std::vector<Deleted> all, const WorkerInfo& user, Life holder,
                               std::vector<DeferredItem>& after) {
+  std::vector<std::shared_ptr<OwnedState>> unborn;
   {
     TablesLock lock(context_);
     for (const auto& [id, fork, site] : all) {
@@ -158,11 +163,19 @@ void OwnerTable::delete_forks(std::vector<Deleted> all, const WorkerInfo& user, 
             str(user, " cannot delete ", fork, " of ", id, ", which worker ", at->second.id.value, " holds"));
     }
     std::erase_if(all, [&](Deleted& one) WEFT_REQUIRES(kTables) {
-      if (!remove_fork(one.rref, one.fork, after)) return true;
+      if (!remove_fork(one.rref, one.fork, after)) {
+        if (one.rref.maker() != holder) return true;
+        const auto entry = entries_.find(one.rref);
+        if (entry == entries_.end() || !entry->second.announced) refused_[holder].add(one.rref.local);
+        if (entry != entries_.end() && !entry->second.announced)
+          if (auto state = end_unannounced(one.rref, after)) unborn.push_back(std::move(state));
+        return true;
+      }
       if (!one.site.empty()) leaks_.push_back({one.rref, one.fork, context_.self, user, std::move(one.site)});
       return false;
     });
   }
+  for (const auto& state : unborn) state->fail(std::make_exception_ptr(RpcError(never_made(state->id))));
   for (const auto& [id, fork, site] : all) context_.trace("deleted ", fork, " of ", id);
 }
 
@@ -174,16 +187,21 @@ void OwnerTable::state_gone(RRefId id) noexcept {
 
 // ---- steps 11 and 12: losses and the end
 
+std::shared_ptr<OwnedState> OwnerTable::end_unannounced(RRefId id, std::vector<DeferredItem>& after) {
+  Entry& entry = entries_.at(id);
+  entry.announced = true;
+  unannounced_.remove(id.maker(), id);
+  drop_watch(id.maker(), after);
+  auto state = entry.state.lock();
+  if (entry.forks.empty()) after.push_back({DeferredItem::Kind::kDrop, {}, id, {}, std::move(entry.kept)});
+  return state;
+}
+
 std::vector<std::shared_ptr<OwnedState>> OwnerTable::lose(Life peer, std::vector<DeferredItem>& after) {
   std::vector<std::shared_ptr<OwnedState>> unborn;
-  for (const RRefId id : unannounced_.of(peer)) {
-    Entry& entry = entries_.at(id);
-    entry.announced = true;
-    unannounced_.remove(id.maker(), id);
-    drop_watch(id.maker(), after);
-    if (auto state = entry.state.lock()) unborn.push_back(std::move(state));
-    if (entry.forks.empty()) after.push_back({DeferredItem::Kind::kDrop, {}, id, {}, std::move(entry.kept)});
-  }
+  for (const RRefId id : unannounced_.of(peer))
+    if (auto state = end_unannounced(id, after)) unborn.push_back(std::move(state));
+  refused_.erase(peer);
   for (const auto& [id, fork] : forks_.of(peer)) remove_fork(id, fork, after);
   return unborn;
 }
@@ -199,6 +217,7 @@ OwnerTable::Rest OwnerTable::take_all() {
   rest.entries.swap(entries_);
   forks_.clear();
   unannounced_.clear();
+  refused_.clear();
   return rest;
 }
 

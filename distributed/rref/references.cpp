@@ -16,7 +16,8 @@
 //  2. Creation. remote() draws r and f, keeps the user's reference alive as *pending*, and sends CREATE(r,
 //     f). The owner adds f, runs the function, keeps value or error, and answers. The answer confirms the
 //     reference. A creation beyond its timeout marks the reference: every use throws Timeout. The request
-//     itself continues, so the owner's count stays right.
+//     itself continues, so the owner's count stays right. An answer without f's count, as that of a fenced
+//     owner, fails the reference. Its user sends DELETE(r, f), and the requests that wait for r fail.
 //  3. Overtaking. A FETCH, METHOD or FORK through an unconfirmed reference may arrive before CREATE. The
 //     owner then makes an unannounced entry and parks the request until the value exists; no thread waits.
 //     The entry goes with its last fork, unless a request waits for it; a CREATE after that makes it anew.

@@ -99,6 +99,10 @@ CallId Use::send(std::optional<Duration> timeout, std::unique_ptr<ReplySink> sin
 }
 
 std::exception_ptr Use::translate(const RRefState& state, std::exception_ptr error) {
+  if (!state.is_owner)
+    if (const auto& user = static_cast<const UserState&>(state);
+        user.standing.load() == UserState::Standing::kFailed)
+      return user.error;
   try {
     std::rethrow_exception(error);
   } catch (const OwnerLost&) {
@@ -183,7 +187,9 @@ StatePtr Creation::start() {
     } else {
       error = Use::translate(*state, error);
     }
-    state->references->users().creation_answered(user, error, known);
+    auto& users = state->references->users();
+    users.creation_answered(user, error, known);
+    if (!known) users.creation_refused(*user);
   };
   const StatePtr state = std::exchange(state_, nullptr);
   try {

@@ -1,6 +1,6 @@
 // The user's table of references (steps 2, 5, 6 and 9 to 12 of references.cpp): creation, arrival,
-// confirmation, release and loss. A pending reference is kept until the owner has answered for it. refuse()
-// remembers the children that a probe did not find, so that a late message cannot bring them.
+// confirmation, release and loss. A pending reference is kept until the owner has answered for it. probe()
+// remembers the children that it did not find, so that a late message cannot bring them.
 #include <weft/distributed/rref/inner/user_table.h>
 
 #include <algorithm>
@@ -33,6 +33,10 @@ void UserTable::creation_answered(const std::shared_ptr<UserState>& state, std::
   confirm(state, known ? nullptr : error);
   if (error) state->created.state()->try_set_error(error);
   else state->created.state()->try_set();
+}
+
+void UserTable::creation_refused(const UserState& state) {
+  work_.add(DeferredItem{DeferredItem::Kind::kDelete, state.owner_life, state.id, state.fork});
 }
 
 void UserTable::creation_timed_out(UserState& state, std::exception_ptr error) {
@@ -141,19 +145,9 @@ void UserTable::probe(ForkId fork, Responder responder) {
       return;
     }
     there = users_.count(fork) != 0;
-    if (!there) refuse(fork);
+    if (!there) refused_[fork.maker()].add(fork.local);
   }
   responder.reply(probe_answer(there));
-}
-
-void UserTable::refuse(ForkId fork) {
-  constexpr size_t kMost = 1 << 14;
-  Refused& refused = refused_[fork.maker()];
-  if (refused.has(fork.local)) return;
-  refused.above.insert(fork.local);
-  if (refused.above.size() <= kMost) return;
-  refused.floor = *refused.above.begin();
-  refused.above.erase(refused.above.begin());
 }
 
 void UserTable::check_refused(RRefId id, ForkId fork) const {

@@ -130,6 +130,34 @@ TEST(Fencing, a_life_without_its_lease_serves_nothing_until_it_has_renewed_it) {
   }
 }
 
+TEST(Fencing, uses_that_overtook_a_creation_end_after_the_fence_has_refused_it) {
+  Trio t;
+  t.group.net().add_rule({.kind = static_cast<uint8_t>(Kind::kRemote),
+                          .from = t.a.id(),
+                          .action = FaultRule::Action::kDelay,
+                          .delay = 11s});
+  t.group.cut_store(t.b);
+  t.group.run(t.a, [&] {
+    const auto value = remote<fenced_twice>({"b", 60s}, 2);
+    const auto early = value.to_here_async(60s);
+    t.group.sim().run_for(1s);
+    EXPECT_EQ(t.b.agent()->debug_info().at("num_pending_futures"), 1);
+    t.group.sim().run_for(11s);
+    ASSERT_TRUE(value.created().done());
+    EXPECT_THROW(value.to_here(), Fenced);
+    t.group.net().clear_rules();
+    t.group.net().heal();
+    t.group.sim().run_for(2s);
+    ASSERT_TRUE(early.done());
+    EXPECT_THROW(early.wait(), Fenced);
+  });
+  t.group.sim().run_for(2s);
+  const auto left = t.b.agent()->debug_info();
+  EXPECT_EQ(left.at("num_owner_rrefs"), 0);
+  EXPECT_EQ(left.at("num_pending_futures"), 0);
+  EXPECT_EQ(left.at("agent.server_active_calls"), 0);
+}
+
 TEST(Fencing, a_life_with_a_successor_stays_out) {
   Trio t;
   t.group.cut_store(t.b);

@@ -1,6 +1,7 @@
 // Messages of references that claim the property of another worker: each is refused with a typed error and
 // changes nothing. The sender writes them by hand, as a faulty worker would.
 #include "rref/world.h"
+#include "support/errors.h"
 
 namespace {
 
@@ -152,6 +153,34 @@ TEST(RRefClaims, a_value_lives_though_another_worker_let_go_of_it_before_it_was_
     EXPECT_EQ(rpc_sync<read_cell>("worker2", late), 5);
   });
   expect_clean(c);
+}
+
+TEST(RRefClaims, requests_for_a_value_whose_creation_was_refused_fail_and_leave_nothing) {
+  Cluster c({.size = 3});
+  const Incarnation life = c.agent(1)->life().incarnation;
+  const RRefId id{WorkerId{1}, life, 1000};
+  const ForkId creators{WorkerId{1}, life, 1001}, others{WorkerId{1}, life, 1002};
+  const auto fetch = [&](int from) {
+    Message m;
+    {
+      Encoder out(m);
+      put_id(out, id), out.number(uint8_t{0});
+    }
+    return c.agent(from)->call(WorkerId{0}, Kind::kFetch, std::move(m), {Duration(60s), nullptr});
+  };
+  const auto waiting = fetch(1);
+  send(c, 2, 0, Kind::kFork,
+       [&](Encoder& out) { put_id(out, id), put_id(out, others), out.number(uint8_t{0}); });
+  send_delete(c, 2, {{id, creators}});  // another worker does not decide
+  EXPECT_FALSE(waiting.done());
+  send_delete(c, 1, {{id, creators}});
+  const std::string text = "never made: its creation was refused";
+  EXPECT_TRUE(has(error_of<RpcError>([&] { waiting.wait(); }), text));
+  EXPECT_TRUE(has(error_of<RpcError>([&] { fetch(2).wait(); }), text));
+  send_delete(c, 2, {{id, others}});
+  EXPECT_TRUE(has(error_of<RpcError>([&] { fetch(1).wait(); }), text));  // one that came late
+  expect_clean(c);
+  EXPECT_EQ(counter(c, 0, "agent.watches"), 0);
 }
 
 TEST(RRefClaims, an_id_of_another_life_cannot_be_created) {

@@ -10,6 +10,7 @@
 #include <weft/distributed/rref/inner/by_life.h>
 #include <weft/distributed/rref/inner/deferred_work.h>
 #include <weft/distributed/rref/inner/reference_states.h>
+#include <weft/distributed/rref/inner/refused_numbers.h>
 #include <weft/distributed/rref/rref.h>
 
 namespace weft::rpc::detail {
@@ -48,7 +49,7 @@ class OwnerTable {
     bool fresh;  ///< the entry is new
   };
   /// Finds the entry, or makes it before its CREATE has arrived (step 3); the caller watches the maker of
-  /// `id` for a new one. Throws: as find.
+  /// `id` for a new one. Throws: as find; RpcError for a value whose creation was refused.
   Found begin_unannounced(RRefId id);
   /// Counts the use of a destroyed value. Throws: RpcError.
   [[noreturn]] void throw_gone(RRefId id, ForkId fork);
@@ -59,8 +60,8 @@ class OwnerTable {
     ForkId fork;
     std::string site;  ///< not empty: the fork was left until the shutdown, and is a leak
   };
-  /// Serves DELETE: removes the forks of `user`, whose life is `holder`. Throws: NotAllowed when one of them
-  /// is held by another, and removes none.
+  /// Serves DELETE: removes the forks of `user`, whose life is `holder`. Fails values that it will not create
+  /// (step 2). Throws: NotAllowed when one of the forks is held by another, and removes none.
   void delete_forks(std::vector<Deleted> all, const WorkerInfo& user, Life holder,
                     std::vector<DeferredItem>& after);
   /// Called by the destructor of a state.
@@ -95,6 +96,10 @@ class OwnerTable {
   void report_leaks();
 
  private:
+  /// Ends the wait for a CREATE that does not come. Returns the value that nobody makes; null: nobody waits.
+  std::shared_ptr<OwnedState> end_unannounced(RRefId id, std::vector<DeferredItem>& after)
+      WEFT_REQUIRES(kTables);
+
   ReferenceContext& context_;
   DeferredWork& work_;
   /// uses of destroyed values: 0 unless a worker was lost (G2)
@@ -102,6 +107,8 @@ class OwnerTable {
   std::unordered_map<RRefId, Entry> entries_ WEFT_GUARDED_BY(kTables);
   ByLife<std::pair<RRefId, ForkId>> forks_ WEFT_GUARDED_BY(kTables);  ///< of other workers, by holder
   ByLife<RRefId> unannounced_ WEFT_GUARDED_BY(kTables);               ///< by maker
+  /// values whose creations were refused, by maker
+  std::unordered_map<Life, RefusedNumbers> refused_ WEFT_GUARDED_BY(kTables);
   LeakPolicy policy_ WEFT_GUARDED_BY(kTables) = LeakPolicy::kReport;
   std::vector<LeakedRRef> leaks_ WEFT_GUARDED_BY(kTables);
 };

@@ -3,13 +3,13 @@
 #pragma once
 
 #include <map>
-#include <set>
 #include <unordered_map>
 #include <vector>
 
 #include <weft/distributed/rref/inner/by_life.h>
 #include <weft/distributed/rref/inner/deferred_work.h>
 #include <weft/distributed/rref/inner/reference_states.h>
+#include <weft/distributed/rref/inner/refused_numbers.h>
 
 namespace weft::rpc::detail {
 
@@ -30,13 +30,6 @@ class UserTable {
     bool accept = false;  ///< send ACCEPT to the parent when the reference is confirmed
     std::vector<Responder> probes;
   };
-  /// The refused children whose forks one life made: all up to `floor`, and those in `above`. A life counts
-  /// its forks up, so a late message below a raised floor is very old, and may be refused too.
-  struct Refused {
-    uint64_t floor = 0;
-    std::set<uint64_t> above;
-    bool has(uint64_t local) const { return local <= floor || above.count(local) != 0; }
-  };
 
  public:
   using States = std::vector<std::shared_ptr<UserState>>;
@@ -48,6 +41,8 @@ class UserTable {
                                             Site site);
   /// The answer to CREATE, or its loss. `known`: the owner counts the fork.
   void creation_answered(const std::shared_ptr<UserState>& state, std::exception_ptr error, bool known);
+  /// Tells the owner, which has answered without counting the fork, that no value comes.
+  void creation_refused(const UserState& state);
   void creation_timed_out(UserState& state, std::exception_ptr error);
   /// Makes the reference that a message brings (steps 5 and 6). Throws: RpcError for a refused child and
   /// after the end of the agent; WireError for a fork that exists.
@@ -91,7 +86,6 @@ class UserTable {
   Rest take_all() WEFT_REQUIRES(kTables);
 
  private:
-  void refuse(ForkId fork) WEFT_REQUIRES(kTables);
   void send_fork(Agent& agent, const std::shared_ptr<UserState>& state, bool parent_confirmed);
 
   ReferenceContext& context_;
@@ -101,7 +95,8 @@ class UserTable {
   std::unordered_map<ForkId, Pending> pending_ WEFT_GUARDED_BY(kTables);
   /// recorded by a shutdown, which will delete them
   States recorded_ WEFT_GUARDED_BY(kTables);
-  std::unordered_map<Life, Refused> refused_ WEFT_GUARDED_BY(kTables);  ///< children that must not arrive
+  /// children that must not arrive, by maker of their forks
+  std::unordered_map<Life, RefusedNumbers> refused_ WEFT_GUARDED_BY(kTables);
 };
 
 }  // namespace weft::rpc::detail
