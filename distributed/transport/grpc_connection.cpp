@@ -28,6 +28,8 @@ namespace weft::rpc::inner {
 
 namespace {
 /// before the second attempt to connect; it doubles four times
+/// looks at a listener without a cookie, over about two seconds, after which none is expected to come
+constexpr int kUnprovenLooks = 10;
 constexpr Duration kRetryPause = std::chrono::milliseconds(20);
 }  // namespace
 
@@ -143,10 +145,18 @@ void GrpcTransport::open_link(const std::shared_ptr<Peer>& peer) {
   if (target.port != 0) {
     const auto cookie = find_cookie(target.port);
     if (!cookie && !options_.insecure) {  // the listener may come yet
-      if (const auto user = foreign_listener(target.port))
+      const auto user = listening_user(target.port);
+      if (user && *user != geteuid())
         return give_up_soon(peer, PeerState::kRejected,
                             str("a process of user ", *user, " listens there, this is user ", geteuid()));
       if (speaks_tls(target.port)) return give_up_soon(peer, PeerState::kRejected, kNeedsTls);
+      peer->unproven_looks = user ? peer->unproven_looks + 1 : 0;
+      if (peer->unproven_looks > kUnprovenLooks && !peer->was_up)
+        return give_up_soon(
+            peer, PeerState::kRejected,
+            "a process of this user listens there, but its folder of sockets is not this one's, "
+            "as in another container: share the folder (XDG_RUNTIME_DIR), or set tls or "
+            "insecure = true at both ends");
       peer->answer = str("no process of this user listens there, or its folder of sockets is not this one's");
       again_soon(peer);
       return;

@@ -195,7 +195,7 @@ std::optional<std::string> find_cookie(uint16_t port, const FolderChoice& choice
 
 bool speaks_tls(uint16_t port, const FolderChoice& choice) { return kept_text(port, choice) == kTlsMark; }
 
-std::optional<uint32_t> foreign_listener(uint16_t port) {
+std::optional<uint32_t> listening_user(uint16_t port) {
   constexpr char kListens[] = "0A";
   std::optional<uint32_t> found;
   for (const char* const table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
@@ -210,8 +210,8 @@ std::optional<uint32_t> foreign_listener(uint16_t port) {
       const size_t colon = local.rfind(':');
       if (state != kListens || colon == std::string::npos) continue;
       if (std::strtoul(local.c_str() + colon + 1, nullptr, 16) != port) continue;
-      if (user == geteuid()) return std::nullopt;
       found = user;
+      if (user == geteuid()) return found;
     }
   }
   return found;

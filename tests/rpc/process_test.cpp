@@ -16,8 +16,8 @@
 #include <weft/distributed/rpc/rpc.h>
 #include <weft/tensor/factories.h>
 
-#include "support/no_pidfd.h"
 #include "support/process.h"
+#include "support/system_calls.h"
 
 namespace {
 

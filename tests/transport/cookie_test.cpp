@@ -171,11 +171,32 @@ struct ForeignListener {
   uint16_t port = 0;
 };
 
+TEST(Cookie, a_listener_whose_folder_is_not_shared_is_rejected_with_the_ways_out) {
+  const int other = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof at;
+  ASSERT_EQ(bind(other, reinterpret_cast<sockaddr*>(&at), size), 0);
+  ASSERT_EQ(listen(other, 8), 0);
+  ASSERT_EQ(getsockname(other, reinterpret_cast<sockaddr*>(&at), &size), 0);
+  auto rt = make_threaded_runtime();
+  try {
+    connect_store(str("127.0.0.1:", ntohs(at.sin_port)), {rt})->get("key", rt->now() + 1h);
+    ADD_FAILURE() << "the store answered";
+  } catch (const Error& e) {
+    const std::string text = e.what();
+    EXPECT_NE(text.find("its folder of sockets is not this one's"), std::string::npos) << text;
+    EXPECT_NE(text.find("XDG_RUNTIME_DIR"), std::string::npos) << text;
+  }
+  close(other);
+}
+
 TEST(Cookie, a_port_of_another_user_is_rejected_at_once) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can start a process of another user";
   const ForeignListener foreign;
   if (foreign.port == 0) GTEST_SKIP() << "no process of another user can listen here";
-  EXPECT_EQ(inner::foreign_listener(foreign.port), ForeignListener::kUser);
+  EXPECT_EQ(inner::listening_user(foreign.port), ForeignListener::kUser);
   auto rt = make_threaded_runtime();
   Mailbox box(*rt);
   auto t = make_grpc_transport(rt, {.id = WorkerId{0}, .connect_timeout = 1h}, box);

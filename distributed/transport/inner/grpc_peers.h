@@ -48,8 +48,9 @@ struct Peer : std::enable_shared_from_this<Peer> {
   bool was_up WEFT_GUARDED_BY(mutex) = false;
   std::vector<std::shared_ptr<Connection>> up WEFT_GUARDED_BY(mutex);
   std::shared_ptr<Connection> connecting WEFT_GUARDED_BY(mutex);
-  TimerId give_up WEFT_GUARDED_BY(mutex);   // set during connection attempts
-  int attempts WEFT_GUARDED_BY(mutex) = 0;  // that have failed since then
+  TimerId give_up WEFT_GUARDED_BY(mutex);         // set during connection attempts
+  int attempts WEFT_GUARDED_BY(mutex) = 0;        // that have failed since then
+  int unproven_looks WEFT_GUARDED_BY(mutex) = 0;  // in a row at a listener of this user without a cookie
   int silent_ends WEFT_GUARDED_BY(mutex) =
       0;  // of attempts in a row, after the TLS handshake and without a word
   std::string answer WEFT_GUARDED_BY(mutex);  // of the other side to the last one
