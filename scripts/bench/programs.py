@@ -33,9 +33,10 @@ class Example:
 WORDS = "build/bench/words"  # the folder of a text with 10,000 different words
 LARGE = f"--data {WORDS} --threads 1 --max-steps 60 --epochs 1"
 TOY = "--tutorial --threads 1 --epochs 200"
+POLE = "--max-episodes 250 --compile --calls "
 EXAMPLES = {
-    "CartPole/two": Example("cartpole", "--max-episodes 250 --calls two", "steps_per_s", 1, "steps/s"),
-    "CartPole/fused": Example("cartpole", "--max-episodes 250 --calls fused", "steps_per_s", 1, "steps/s"),
+    "CartPole/two": Example("cartpole", POLE + "two", "steps_per_s", 1, "steps/s"),
+    "CartPole/fused": Example("cartpole", POLE + "fused", "steps_per_s", 1, "steps/s"),
     "Rnn/tutorial/local": Example("rnn", TOY + " --mode local", "tokens_per_s", 15, "steps/s"),
     "Rnn/tutorial/split": Example("rnn", TOY + " --mode distributed", "tokens_per_s", 15, "steps/s"),
     "Rnn/10000/200/local": Example("rnn", LARGE + " --mode local", "tokens_per_s", 700, "steps/s"),
