@@ -76,6 +76,7 @@ void DeferredWork::send_deletes(Agent& agent, Life to, const std::vector<Deferre
       put(out, item.rref);
       put(out, item.fork);
       out.put(item.site);
+      out.number(static_cast<uint8_t>(item.refused));
       context_.trace("delete ", item.rref, " ", item.fork);
     }
   }

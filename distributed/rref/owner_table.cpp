@@ -11,7 +11,9 @@ namespace {
 /// The fork that keeps a value until its creation has ended.
 ForkId own_fork(RRefId id) { return {id.created_on, id.life, id.local}; }
 
-std::string never_made(RRefId id) { return str(id, " was never made: its creation was refused"); }
+std::exception_ptr refused_error(RRefId id) {
+  return std::make_exception_ptr(RpcError(str(id, " cannot be used: its creation was answered by an error")));
+}
 }  // namespace
 
 // ---- steps 1 to 3: creation
@@ -85,7 +87,7 @@ OwnerTable::Found OwnerTable::begin_unannounced(RRefId id) {
     TablesLock lock(context_);
     context_.check_running();
     if (const auto at = refused_.find(id.maker()); at != refused_.end() && at->second.has(id.local))
-      throw RpcError(never_made(id));
+      std::rethrow_exception(refused_error(id));
     Entry& entry = entries_[id];
     if (auto there = entry.state.lock()) return {std::move(there), false};
     entry.state = entry.kept = state;
@@ -154,7 +156,7 @@ void OwnerTable::delete_forks(std::vector<Deleted> all, const WorkerInfo& user, 
   std::vector<std::shared_ptr<OwnedState>> unborn;
   {
     TablesLock lock(context_);
-    for (const auto& [id, fork, site] : all) {
+    for (const auto& [id, fork, site, refused] : all) {
       const auto entry = entries_.find(id);
       if (entry == entries_.end()) continue;
       const auto at = entry->second.forks.find(fork);
@@ -163,20 +165,18 @@ void OwnerTable::delete_forks(std::vector<Deleted> all, const WorkerInfo& user, 
             str(user, " cannot delete ", fork, " of ", id, ", which worker ", at->second.id.value, " holds"));
     }
     std::erase_if(all, [&](Deleted& one) WEFT_REQUIRES(kTables) {
-      if (!remove_fork(one.rref, one.fork, after)) {
-        if (one.rref.maker() != holder) return true;
-        const auto entry = entries_.find(one.rref);
-        if (entry == entries_.end() || !entry->second.announced) refused_[holder].add(one.rref.local);
-        if (entry != entries_.end() && !entry->second.announced)
+      if (one.refused && one.rref.maker() == holder) {
+        refused_[holder].add(one.rref.local);
+        if (const auto entry = entries_.find(one.rref); entry != entries_.end() && !entry->second.announced)
           if (auto state = end_unannounced(one.rref, after)) unborn.push_back(std::move(state));
-        return true;
       }
+      if (!remove_fork(one.rref, one.fork, after)) return true;
       if (!one.site.empty()) leaks_.push_back({one.rref, one.fork, context_.self, user, std::move(one.site)});
       return false;
     });
   }
-  for (const auto& state : unborn) state->fail(std::make_exception_ptr(RpcError(never_made(state->id))));
-  for (const auto& [id, fork, site] : all) context_.trace("deleted ", fork, " of ", id);
+  for (const auto& state : unborn) state->fail(refused_error(state->id));
+  for (const auto& [id, fork, site, refused] : all) context_.trace("deleted ", fork, " of ", id);
 }
 
 void OwnerTable::state_gone(RRefId id) noexcept {

@@ -249,12 +249,15 @@ void serve_accept(const ReferencesPtr& refs, Request request, Responder responde
 void serve_delete(const ReferencesPtr& refs, Request request, Responder responder) {
   Decoder in(request.message);
   std::vector<DeferredItem> after;
-  const WorkerInfo user = info_of(*agent_of(responder.context()), request.from);
+  const auto agent = agent_of(responder.context());
+  const WorkerInfo user = info_of(*agent, request.from);
   std::vector<OwnerTable::Deleted> all;
   for (size_t n = in.size(); n > 0; --n) {
     const RRefId id = get_rref(in);
     const ForkId fork = get_fork(in);
-    all.push_back({id, fork, in.get<std::string>()});
+    auto site = in.get<std::string>();
+    const bool refused = in.number<uint8_t>() != 0 && !agent->is_lost(request.sender());
+    all.push_back({id, fork, std::move(site), refused});
   }
   refs->owners().delete_forks(std::move(all), user, request.sender(), after);
   refs->work().add(std::move(after));

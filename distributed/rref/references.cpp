@@ -16,8 +16,9 @@
 //  2. Creation. remote() draws r and f, keeps the user's reference alive as *pending*, and sends CREATE(r,
 //     f). The owner adds f, runs the function, keeps value or error, and answers. The answer confirms the
 //     reference. A creation beyond its timeout marks the reference: every use throws Timeout. The request
-//     itself continues, so the owner's count stays right. An answer without f's count, as that of a fenced
-//     owner, fails the reference. Its user sends DELETE(r, f), and the requests that wait for r fail.
+//     itself continues, so the owner's count stays right. An error in the place of the answer, as of a
+//     fenced owner, fails the reference, whether f was added or not. Its user sends DELETE(r, f) with a mark.
+//     The owner remembers r and fails requests for it.
 //  3. Overtaking. A FETCH, METHOD or FORK through an unconfirmed reference may arrive before CREATE. The
 //     owner then makes an unannounced entry and parks the request until the value exists; no thread waits.
 //     The entry goes with its last fork, unless a request waits for it; a CREATE after that makes it anew.
@@ -53,7 +54,7 @@
 //     by 11.
 // G2. No value is destroyed while a child is under way. The share keeps the parent (4) until the child is
 //     confirmed (6, 9), so the owner always counts at least one of the two. A use of a destroyed value
-//     therefore means that a worker was lost.
+//     therefore means that a worker was lost, or that a creation was answered by an error (2).
 
 namespace weft::rpc {
 

@@ -99,10 +99,6 @@ CallId Use::send(std::optional<Duration> timeout, std::unique_ptr<ReplySink> sin
 }
 
 std::exception_ptr Use::translate(const RRefState& state, std::exception_ptr error) {
-  if (!state.is_owner)
-    if (const auto& user = static_cast<const UserState&>(state);
-        user.standing.load() == UserState::Standing::kFailed)
-      return user.error;
   try {
     std::rethrow_exception(error);
   } catch (const OwnerLost&) {
@@ -110,6 +106,10 @@ std::exception_ptr Use::translate(const RRefState& state, std::exception_ptr err
     if (lost.peer == state.owner.name)
       return std::make_exception_ptr(
           OwnerLost(lost.peer, str(describe(&state), ": the owner is lost: ", lost.what())));
+  } catch (const Timeout&) {
+  } catch (const RpcError&) {
+    const auto* const user = state.is_owner ? nullptr : static_cast<const UserState*>(&state);
+    if (user && user->standing.load() == UserState::Standing::kFailed) return user->error;
   } catch (...) {
   }
   return error;

@@ -77,7 +77,7 @@ class WEFT_API Use {
   const StatePtr& state() const { return state_; }
   CallId send(std::optional<Duration> timeout, std::unique_ptr<ReplySink> sink);
   /// Translates the error of a request for the user of a reference: PeerLost of the owner becomes OwnerLost.
-  /// A reference that has failed has one error for all its uses.
+  /// An RpcError through a reference that has failed becomes the error of its creation.
   static std::exception_ptr translate(const RRefState& state, std::exception_ptr error);
 
  private:

@@ -36,7 +36,9 @@ void UserTable::creation_answered(const std::shared_ptr<UserState>& state, std::
 }
 
 void UserTable::creation_refused(const UserState& state) {
-  work_.add(DeferredItem{DeferredItem::Kind::kDelete, state.owner_life, state.id, state.fork});
+  DeferredItem item{DeferredItem::Kind::kDelete, state.owner_life, state.id, state.fork};
+  item.refused = true;
+  work_.add(std::move(item));
 }
 
 void UserTable::creation_timed_out(UserState& state, std::exception_ptr error) {

@@ -28,9 +28,9 @@ namespace weft::rpc::inner {
 
 namespace {
 /// before the second attempt to connect; it doubles four times
+constexpr Duration kRetryPause = std::chrono::milliseconds(20);
 /// looks at a listener without a cookie, over about two seconds, after which none is expected to come
 constexpr int kUnprovenLooks = 10;
-constexpr Duration kRetryPause = std::chrono::milliseconds(20);
 }  // namespace
 
 /// Decoded records of one connection.
@@ -115,7 +115,7 @@ void GrpcTransport::begin_connecting(const std::shared_ptr<Peer>& peer) {
   peer->give_up = later(runtime_->now() + limit, [this, peer] {
     give_up(peer, PeerState::kUnreachable, "no connection within the timeout");
   });
-  peer->attempts = 0;
+  peer->attempts = peer->unproven_looks = 0;
   peer->answer.clear();
   try {
     connect(peer);
@@ -151,16 +151,19 @@ void GrpcTransport::open_link(const std::shared_ptr<Peer>& peer) {
                             str("a process of user ", *user, " listens there, this is user ", geteuid()));
       if (speaks_tls(target.port)) return give_up_soon(peer, PeerState::kRejected, kNeedsTls);
       peer->unproven_looks = user ? peer->unproven_looks + 1 : 0;
-      if (peer->unproven_looks > kUnprovenLooks && !peer->was_up)
+      if (peer->unproven_looks > kUnprovenLooks && !peer->was_up) {
+        peer->answer.clear();
         return give_up_soon(
             peer, PeerState::kRejected,
             "a process of this user listens there, but its folder of sockets is not this one's, "
             "as in another container: share the folder (XDG_RUNTIME_DIR), or set tls or "
             "insecure = true at both ends");
+      }
       peer->answer = str("no process of this user listens there, or its folder of sockets is not this one's");
       again_soon(peer);
       return;
     }
+    peer->unproven_looks = 0;
     hello.cookie = cookie.value_or("");
   }
   auto c = new_connection(nullptr, true);

@@ -195,6 +195,15 @@ std::optional<std::string> find_cookie(uint16_t port, const FolderChoice& choice
 
 bool speaks_tls(uint16_t port, const FolderChoice& choice) { return kept_text(port, choice) == kTlsMark; }
 
+/// An address of the kernel's table, in hexadecimal words of this machine's order: of the loopback, or any.
+static bool hears_loopback(const std::string& address) {
+  const std::string four = address.size() > 8 ? address.substr(address.size() - 8) : address;
+  const bool any = address.find_first_not_of('0') == std::string::npos;
+  const bool mapped = address.size() == 8 || address.substr(0, 24) == "0000000000000000FFFF0000";
+  return any || (mapped && four.ends_with("7F")) ||
+         (address.size() == 32 && address == std::string(24, '0') + "01000000");
+}
+
 std::optional<uint32_t> listening_user(uint16_t port) {
   constexpr char kListens[] = "0A";
   std::optional<uint32_t> found;
@@ -209,6 +218,7 @@ std::optional<uint32_t> listening_user(uint16_t port) {
       if (!(columns >> number >> local >> remote >> state >> queues >> timer >> sent_again >> user)) continue;
       const size_t colon = local.rfind(':');
       if (state != kListens || colon == std::string::npos) continue;
+      if (!hears_loopback(local.substr(0, colon))) continue;
       if (std::strtoul(local.c_str() + colon + 1, nullptr, 16) != port) continue;
       found = user;
       if (user == geteuid()) return found;

@@ -53,7 +53,7 @@ TEST(ProgramsContainers, of_one_pod_without_a_common_folder_are_told_the_ways_ou
   const std::array<std::string, 2> own{folder.file("a"), folder.file("b")};
   const auto refused = meet("", own);
   EXPECT_NE(refused[1].code, 0);
-  EXPECT_TRUE(refused[1].has("its folder of sockets is not this one's")) << refused[1].text;
+  EXPECT_TRUE(refused[1].has("share the folder (XDG_RUNTIME_DIR)")) << refused[1].text;
   for (const Output& end : meet(" --insecure", own)) EXPECT_EQ(end.code, 0) << end.text;
 }
 

@@ -158,6 +158,33 @@ TEST(Fencing, uses_that_overtook_a_creation_end_after_the_fence_has_refused_it) 
   EXPECT_EQ(left.at("agent.server_active_calls"), 0);
 }
 
+TEST(Fencing, a_use_that_comes_after_the_end_of_a_creation_that_the_fence_interrupted_ends_too) {
+  Trio t;
+  t.group.net().add_rule({.kind = static_cast<uint8_t>(Kind::kFetch),
+                          .from = t.a.id(),
+                          .action = FaultRule::Action::kDelay,
+                          .delay = 20s});
+  t.group.cut_store(t.b);
+  t.group.run(t.a, [&] {
+    const auto value = remote<fenced_slow>({"b", 60s}, 12000);
+    const auto late = value.to_here_async(60s);
+    t.group.sim().run_for(14s);
+    ASSERT_TRUE(value.created().done());
+    EXPECT_THROW(value.created().wait(), Fenced);
+    t.group.net().heal();
+    t.group.sim().run_for(4s);
+    EXPECT_EQ(t.b.agent()->debug_info().at("num_owner_rrefs"), 0);
+    EXPECT_FALSE(late.done());
+    t.group.sim().run_for(4s);
+    ASSERT_TRUE(late.done());
+    EXPECT_THROW(late.wait(), Fenced);
+  });
+  t.group.sim().run_for(2s);
+  const auto left = t.b.agent()->debug_info();
+  EXPECT_EQ(left.at("num_owner_rrefs"), 0);
+  EXPECT_EQ(left.at("agent.server_active_calls"), 0);
+}
+
 TEST(Fencing, a_life_with_a_successor_stays_out) {
   Trio t;
   t.group.cut_store(t.b);

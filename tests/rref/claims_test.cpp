@@ -32,10 +32,13 @@ void send(Cluster& c, int from, int to, Kind kind, const std::function<void(Enco
   c.agent(from)->call(WorkerId{to}, kind, std::move(m), {Duration(1s), nullptr}).wait();
 }
 
-void send_delete(Cluster& c, int from, const std::vector<std::pair<RRefId, ForkId>>& all) {
+/// `refused`: as after a creation that was answered by an error.
+void send_delete(Cluster& c, int from, const std::vector<std::pair<RRefId, ForkId>>& all,
+                 bool refused = false) {
   send(c, from, 0, Kind::kDelete, [&](Encoder& out) {
     out.size(all.size());
-    for (const auto& [id, fork] : all) put_id(out, id), put_id(out, fork), out.put(std::string());
+    for (const auto& [id, fork] : all)
+      put_id(out, id), put_id(out, fork), out.put(std::string()), out.number(static_cast<uint8_t>(refused));
   });
 }
 
@@ -171,10 +174,11 @@ TEST(RRefClaims, requests_for_a_value_whose_creation_was_refused_fail_and_leave_
   const auto waiting = fetch(1);
   send(c, 2, 0, Kind::kFork,
        [&](Encoder& out) { put_id(out, id), put_id(out, others), out.number(uint8_t{0}); });
-  send_delete(c, 2, {{id, creators}});  // another worker does not decide
+  send_delete(c, 2, {{id, creators}}, true);  // another worker does not decide
+  send_delete(c, 1, {{id, creators}});        // nor does an end of another kind
   EXPECT_FALSE(waiting.done());
-  send_delete(c, 1, {{id, creators}});
-  const std::string text = "never made: its creation was refused";
+  send_delete(c, 1, {{id, creators}}, true);
+  const std::string text = "its creation was answered by an error";
   EXPECT_TRUE(has(error_of<RpcError>([&] { waiting.wait(); }), text));
   EXPECT_TRUE(has(error_of<RpcError>([&] { fetch(2).wait(); }), text));
   send_delete(c, 2, {{id, others}});

@@ -23,7 +23,8 @@ struct DeferredItem {
   RRefId rref;
   ForkId fork;
   StatePtr drop{};
-  std::string site{};  ///< origin of the reference, for a delete forced by shutdown
+  std::string site{};    ///< origin of the reference, for a delete forced by shutdown
+  bool refused = false;  ///< for a delete: its creation was answered by an error
 };
 
 inline void drop_watch(Life peer, std::vector<DeferredItem>& after) {

@@ -58,10 +58,12 @@ class OwnerTable {
   struct Deleted {
     RRefId rref;
     ForkId fork;
-    std::string site;  ///< not empty: the fork was left until the shutdown, and is a leak
+    std::string site;      ///< not empty: the fork was left until the shutdown, and is a leak
+    bool refused = false;  ///< the creation of the value was answered by an error
   };
-  /// Serves DELETE: removes the forks of `user`, whose life is `holder`. Fails values that it will not create
-  /// (step 2). Throws: NotAllowed when one of the forks is held by another, and removes none.
+  /// Serves DELETE: removes the forks of `user`, whose life is `holder`. Fails the requests for values whose
+  /// creation was refused to it (step 2). Throws: NotAllowed when one of the forks is held by another, and
+  /// removes none.
   void delete_forks(std::vector<Deleted> all, const WorkerInfo& user, Life holder,
                     std::vector<DeferredItem>& after);
   /// Called by the destructor of a state.
@@ -96,7 +98,7 @@ class OwnerTable {
   void report_leaks();
 
  private:
-  /// Ends the wait for a CREATE that does not come. Returns the value that nobody makes; null: nobody waits.
+  /// Ends the wait for a CREATE that does not come. Returns the value that nobody makes.
   std::shared_ptr<OwnedState> end_unannounced(RRefId id, std::vector<DeferredItem>& after)
       WEFT_REQUIRES(kTables);
 
