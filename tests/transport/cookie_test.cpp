@@ -112,19 +112,27 @@ TEST(Cookie, a_hello_over_loopback_without_the_cookie_is_refused_and_one_with_it
   b->close();
 }
 
-TEST(Cookie, nobody_connects_to_a_loopback_port_of_another_program) {
-  const int stranger = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+/// A socket of this process, without a cookie, that listens on `port` of the loopback; 0: it could not.
+int listen_on_loopback(uint16_t& port) {
+  const int own = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in at{};
   at.sin_family = AF_INET;
   at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t size = sizeof at;
-  ASSERT_EQ(bind(stranger, reinterpret_cast<sockaddr*>(&at), size), 0);
-  ASSERT_EQ(listen(stranger, 8), 0);
-  ASSERT_EQ(getsockname(stranger, reinterpret_cast<sockaddr*>(&at), &size), 0);
+  if (bind(own, reinterpret_cast<sockaddr*>(&at), size) == 0 && listen(own, 8) == 0 &&
+      getsockname(own, reinterpret_cast<sockaddr*>(&at), &size) == 0)
+    port = ntohs(at.sin_port);
+  return own;
+}
+
+TEST(Cookie, nobody_connects_to_a_loopback_port_of_another_program) {
+  uint16_t port = 0;
+  const int stranger = listen_on_loopback(port);
+  ASSERT_NE(port, 0);
   auto rt = make_threaded_runtime();
   Mailbox box(*rt);
   auto t = make_grpc_transport(rt, {.id = WorkerId{0}, .connect_timeout = 300ms}, box);
-  t->add_peer(WorkerId{1}, {.addresses = {str("127.0.0.1:", ntohs(at.sin_port))}});
+  t->add_peer(WorkerId{1}, {.addresses = {str("127.0.0.1:", port)}});
   t->send(WorkerId{1}, 1, "secret");
   EXPECT_TRUE(box.wait_for_state(WorkerId{1}, "unreachable")) << box.states(WorkerId{1});
   EXPECT_NE(box.reason(WorkerId{1}).find("no process of this user listens there"), std::string::npos)
@@ -172,17 +180,12 @@ struct ForeignListener {
 };
 
 TEST(Cookie, a_listener_whose_folder_is_not_shared_is_rejected_with_the_ways_out) {
-  const int other = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in at{};
-  at.sin_family = AF_INET;
-  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof at;
-  ASSERT_EQ(bind(other, reinterpret_cast<sockaddr*>(&at), size), 0);
-  ASSERT_EQ(listen(other, 8), 0);
-  ASSERT_EQ(getsockname(other, reinterpret_cast<sockaddr*>(&at), &size), 0);
+  uint16_t port = 0;
+  const int other = listen_on_loopback(port);
+  ASSERT_NE(port, 0);
   auto rt = make_threaded_runtime();
   try {
-    connect_store(str("127.0.0.1:", ntohs(at.sin_port)), {rt})->get("key", rt->now() + 1h);
+    connect_store(str("127.0.0.1:", port), {rt})->get("key", rt->now() + 1h);
     ADD_FAILURE() << "the store answered";
   } catch (const Error& e) {
     const std::string text = e.what();
