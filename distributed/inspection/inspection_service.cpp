@@ -15,6 +15,7 @@
 #include <weft/distributed/rpc/agent.h>
 #include <weft/distributed/rpc/current_agent.h>
 #include <weft/distributed/rpc/trace.h>
+#include <weft/distributed/runtime/sync.h>
 
 #include <inspection.grpc.pb.h>
 

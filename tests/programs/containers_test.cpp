@@ -20,6 +20,12 @@ bool look_at_no_process() {
          syscall(SYS_pidfd_open, getpid(), 0) < 0;
 }
 
+/// The address sanitizer's options: the search for leaks needs the right to trace.
+std::string no_search_for_leaks() {
+  const char* options = std::getenv("ASAN_OPTIONS");
+  return (options == nullptr ? std::string() : std::string(options) + ":") + "detect_leaks=0";
+}
+
 /// Two workers of my_add, each with one of the folders for its sockets. The end of each.
 std::vector<Output> meet(const std::string& flags, const std::array<std::string, 2>& folders) {
   const Port port;
@@ -27,11 +33,10 @@ std::vector<Output> meet(const std::string& flags, const std::array<std::string,
   for (size_t rank = 0; rank < folders.size(); ++rank) {
     std::filesystem::create_directories(folders[rank]);
     std::filesystem::permissions(folders[rank], std::filesystem::perms::owner_all);
-    const Variables variables{{"RANK", std::to_string(rank)},
-                              {"WORLD_SIZE", "2"},
-                              {"MASTER_ADDR", "127.0.0.1"},
-                              {"MASTER_PORT", std::to_string(port.number())},
-                              {"XDG_RUNTIME_DIR", folders[rank]}};
+    const Variables variables{
+        {"RANK", std::to_string(rank)},     {"WORLD_SIZE", "2"},
+        {"MASTER_ADDR", "127.0.0.1"},       {"MASTER_PORT", std::to_string(port.number())},
+        {"XDG_RUNTIME_DIR", folders[rank]}, {"ASAN_OPTIONS", no_search_for_leaks()}};
     workers.push_back(std::make_unique<Process>(kContainer + std::string(WEFT_PROGRAM_DIR "/my_add") + flags,
                                                 variables, look_at_no_process));
   }

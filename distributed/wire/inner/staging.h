@@ -18,6 +18,7 @@
 #include <optional>
 #include <vector>
 
+#include <weft/distributed/runtime/sync.h>
 #include <weft/distributed/transport/transport.h>
 #include <weft/distributed/wire/future.h>
 #include <weft/kernels/accelerator.h>
