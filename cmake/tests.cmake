@@ -403,12 +403,12 @@ if(Python3_FOUND AND EXISTS ${PROJECT_SOURCE_DIR}/scripts/check_house.py)
       COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/check_instructions.py
               --program $<TARGET_FILE:bench_hot_paths>)
     set_tests_properties(House.hot_paths_take_no_more_instructions
-      PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77 LABELS "house;slow")
+      PROPERTIES TIMEOUT 120 SKIP_RETURN_CODE 77 LABELS "house;slow")
     add_test(NAME House.a_path_that_takes_more_instructions_is_refused
       COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/check_instructions.py
               --program $<TARGET_FILE:bench_hot_paths> --path add --slower 1.05)
     set_tests_properties(House.a_path_that_takes_more_instructions_is_refused
-      PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77 LABELS "house;slow" WILL_FAIL ON)
+      PROPERTIES TIMEOUT 120 SKIP_RETURN_CODE 77 LABELS "house;slow" WILL_FAIL ON)
     add_dependencies(weft_tests bench_hot_paths)
   endif()
   # The machine code of the kernels against the table, and kernels that break it.

@@ -153,6 +153,10 @@ WEFT_STEP_VECTOR(double, kAvx512, 64, WEFT_STEP_AVX512)
 #endif
 #undef WEFT_STEP_VECTOR
 
+/// The least length, in elements, of a quarter of a range whose quarters are stepped side by side. A core
+/// fetches several places of memory at once faster than one alone.
+inline constexpr int64_t kLeastPlace = 1024;
+
 /// The functor over elements [begin, end): whole registers, then the rest. The rest is the end of a whole
 /// register that is read before the loop writes a part of it. Both writes give that part the same bits. Fewer
 /// elements than a register has go through a padded copy.
@@ -175,16 +179,22 @@ WEFT_STEP_VECTOR(double, kAvx512, 64, WEFT_STEP_AVX512)
       last_p.load(param + last), last_g.load(grad + last);                                              \
       for (int k = 0; k < F::kState; ++k) last_s[k].load(state[k] + last);                              \
     }                                                                                                   \
-    int64_t i = begin;                                                                                  \
-    for (; i <= last; i += Vec::kCount) {                                                               \
-      p.load(param + i);                                                                                \
-      g.load(grad + i);                                                                                 \
-      for (int k = 0; k < F::kState; ++k) s[k].load(state[k] + i);                                      \
+    const auto step = [&](int64_t at) {                                                                 \
+      p.load(param + at);                                                                               \
+      g.load(grad + at);                                                                                \
+      for (int k = 0; k < F::kState; ++k) s[k].load(state[k] + at);                                     \
       if (scaled) g *= factor;                                                                          \
       f(p, g, s);                                                                                       \
-      p.store(out + i);                                                                                 \
-      for (int k = 0; k < F::kState; ++k) s[k].store(state[k] + i);                                     \
+      p.store(out + at);                                                                                \
+      for (int k = 0; k < F::kState; ++k) s[k].store(state[k] + at);                                    \
+    };                                                                                                  \
+    int64_t i = begin;                                                                                  \
+    if (const int64_t place = (end - begin) / (4 * Vec::kCount) * Vec::kCount; place >= kLeastPlace) {  \
+      for (; i < begin + place; i += Vec::kCount)                                                       \
+        _Pragma("GCC unroll 4") for (int k = 0; k < 4; ++k) step(i + k * place);                        \
+      i += 3 * place;                                                                                   \
     }                                                                                                   \
+    for (; i <= last; i += Vec::kCount) step(i);                                                        \
     if (i == end) return;                                                                               \
     const size_t rest = static_cast<size_t>(end - i) * sizeof(T);                                       \
     T buffer[Vec::kCount] = {};                                                                         \

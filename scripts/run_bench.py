@@ -46,7 +46,8 @@ def main():
     if options.peers and not python and os.environ.get("WEFT_BENCH_PYTHON"):
         return 1
     results = measured(options, python)
-    blocks = [table.goal_lines(results), table.reasons(results), table.other_lines(results),
+    blocks = [table.goal_lines(results), table.splits(results), table.reasons(results),
+              table.other_lines(results),
               table.exponent_lines(results) + table.notes(results, options.repeat)]
     for block in blocks:
         if block:

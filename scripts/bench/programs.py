@@ -15,6 +15,7 @@ TO_NS = {"s": 1e9, "ms": 1e6, "us": 1e3, "ns": 1.0}
 class Row:
     ns: float
     rate: str = ""
+    split: str = ""  # where the time of a step goes
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Example:
     figure: str
     per_step: float
     unit: str
+    parts: tuple = ()  # figures of the JSON in microseconds per step, named PART_us_per_step
 
     def rate(self, value):
         return f"{value / self.per_step:.4g} {self.unit}"
@@ -34,9 +36,10 @@ WORDS = "build/bench/words"  # the folder of a text with 10,000 different words
 LARGE = f"--data {WORDS} --threads 1 --max-steps 60 --epochs 1"
 TOY = "--tutorial --threads 1 --epochs 200"
 POLE = "--max-episodes 250 --compile --calls "
+POLE_PARTS = ("environment", "calls", "agent", "learning")
 EXAMPLES = {
-    "CartPole/two": Example("cartpole", POLE + "two", "steps_per_s", 1, "steps/s"),
-    "CartPole/fused": Example("cartpole", POLE + "fused", "steps_per_s", 1, "steps/s"),
+    "CartPole/two": Example("cartpole", POLE + "two", "steps_per_s", 1, "steps/s", POLE_PARTS),
+    "CartPole/fused": Example("cartpole", POLE + "fused", "steps_per_s", 1, "steps/s", POLE_PARTS),
     "Rnn/tutorial/local": Example("rnn", TOY + " --mode local", "tokens_per_s", 15, "steps/s"),
     "Rnn/tutorial/split": Example("rnn", TOY + " --mode distributed", "tokens_per_s", 15, "steps/s"),
     "Rnn/10000/200/local": Example("rnn", LARGE + " --mode local", "tokens_per_s", 700, "steps/s"),
@@ -141,5 +144,7 @@ def run_example(name):
         print(f"bench: {name} failed\n{done.stdout[-2000:]}", file=sys.stderr)
         return None
     with open(out, encoding="utf-8") as file:
-        value = json.load(file)[example.figure]
-    return {name: Row(1e9 * example.per_step / value, example.rate(value))}
+        figures = json.load(file)
+    value = figures[example.figure]
+    split = ", ".join(f"{part} {figures[f'{part}_us_per_step']:.1f} us" for part in example.parts)
+    return {name: Row(1e9 * example.per_step / value, example.rate(value), split)}

@@ -20,7 +20,7 @@ class Series:
     """The times of one row, in ns."""
 
     def __init__(self):
-        self.times, self.rate = [], ""
+        self.times, self.rate, self.split = [], "", ""
 
     def value(self):
         return self.times[0] if len(self.times) == 1 else agreed(self.times) or statistics.median(self.times)
@@ -41,6 +41,7 @@ class Results:
             series = self.ours.setdefault(name, Series())
             series.times.append(row.ns)
             series.rate = row.rate or series.rate
+            series.split = row.split or series.split
             self._program_of[name] = program
 
     def run(self, pattern):

@@ -36,7 +36,18 @@ def reasons(results):
     """Why a row misses its goal, as far as goals.py knows."""
     missed = [goal for goal in goals.GOALS if goal.why and goal.wish and goal.name in results.ours
               and goal.wish.met(goals.case_of(goal, results)) is False]
-    return [f"{goal.work}: {goal.why}" for goal in missed]
+    return [f"{goal.work}: {goal.why}{allowed(goal, results)}" for goal in missed]
+
+
+def allowed(goal, results):
+    factor = goals.case_of(goal, results).goal_over_floor(goal.wish)
+    return f"; the time of the goal is {factor_of(factor)} of the floor" if factor else ""
+
+
+def splits(results):
+    """Where the time of a step goes, in the last run of a row that tells it."""
+    return [f"{goal.work}, a step: {results.ours[goal.name].split}" for goal in goals.GOALS
+            if goal.name in results.ours and results.ours[goal.name].split]
 
 
 def goal_lines(results):
@@ -109,7 +120,8 @@ def write_record(results, command, torch, repeated):
     load = os.getloadavg()[0]
     blocks = [[f"# {datetime.date.today()}, PyTorch {torch}, one thread on each side, {programs.machine()}, "
                f"load {load:.1f} at the end", f"# {command}"],
-              goal_lines(results), reasons(results), other_lines(results, with_peer_alone=True),
+              goal_lines(results), splits(results), reasons(results),
+              other_lines(results, with_peer_alone=True),
               exponent_lines(results) + notes(results, repeated)]
     with open(path, "w", encoding="utf-8") as file:
         file.write("\n\n".join("\n".join(block) for block in blocks if block) + "\n")

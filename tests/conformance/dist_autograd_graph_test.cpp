@@ -236,7 +236,7 @@ TEST_P(DistAutogradGraph, the_callee_sees_which_arguments_require_grad) {
     });
 }
 
-// upstream defect #86525: parameters passed as arguments were detached
+// PyTorch once detached parameters that were passed as arguments.
 TEST_P(DistAutogradGraph, a_parameter_as_an_argument_gets_its_gradient) {
   Cluster c(options());
   c.run(0, [&] {

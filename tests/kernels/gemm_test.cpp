@@ -47,8 +47,12 @@ template <class T> void check(const Case& c) {
   Array<T> a({c.m, c.k}, strides_of(c.m, c.k, c.transpose_a, c.gap)),
       b({c.k, c.n}, strides_of(c.k, c.n, c.transpose_b, c.gap));
   Array<T> y({c.m, c.n}, strides_of(c.m, c.n, c.transpose_c, c.gap)), bias({c.n}, {c.gap});
-  a.random(1), b.random(2), y.random(3), bias.random(4);
-  if (c.beta == 0) y.fill(std::numeric_limits<double>::quiet_NaN());  // must not be read
+  a.random(1), b.random(2), bias.random(4);
+  const auto fill_y = [&] {
+    y.random(3);
+    if (c.beta == 0) y.fill(std::numeric_limits<double>::quiet_NaN());  // must not be read
+  };
+  fill_y();
   std::vector<double> want(static_cast<size_t>(c.m * c.n)), right(static_cast<size_t>(c.k * c.n));
   for (int64_t i = 0; i < c.k * c.n; ++i) right[static_cast<size_t>(i)] = b.at(i);
   for (int64_t i = 0; i < c.m; ++i) {
@@ -61,7 +65,10 @@ template <class T> void check(const Case& c) {
       row[j] += (c.beta == 0 ? 0 : c.beta * y.at(i * c.n + j)) + (c.bias ? bias.at(j) : 0);
   }
   Context context;
-  cpu().matmul(context, c.alpha, a.view(), b.view(), c.beta, c.bias ? bias.view() : View{}, y.view());
+  const auto product = [&](bool relu) {
+    cpu().matmul(context, c.alpha, a.view(), b.view(), c.beta, c.bias ? bias.view() : View{}, y.view(), relu);
+  };
+  product(false);
   double worst = 0;
   for (int64_t i = 0; i < c.m * c.n; ++i) {
     const double error = std::abs(y.at(i) - want[static_cast<size_t>(i)]);
@@ -69,6 +76,30 @@ template <class T> void check(const Case& c) {
     if (std::isnan(worst)) break;
   }
   EXPECT_LE(worst, tolerance<T>(c.k) + (is_half(dtype_of<T>) ? 0.02 : 0));
+
+  std::vector<double> positive;
+  for (int64_t i = 0; i < c.m * c.n; ++i) positive.push_back(std::max(y.at(i), 0.0));
+  fill_y();
+  product(true);
+  for (int64_t i = 0; i < c.m * c.n; ++i) ASSERT_EQ(y.at(i), positive[static_cast<size_t>(i)]) << i;
+}
+
+TEST(Gemm, a_positive_part_keeps_nan_and_has_no_negative_zero) {
+  each_isa([] {
+    each_engine([] {
+      Array<float> a({64, 64}), b({64, 64}), c({64, 64});
+      a.fill(-1), b.fill(0.5);
+      a.data()[0] = std::numeric_limits<float>::quiet_NaN();   // of row 0
+      for (int64_t k = 64; k < 128; ++k) a.data()[k] = -0.0f;  // row 1
+      Context context;
+      cpu().matmul(context, 1, a.view(), b.view(), 0, {}, c.view(), true);
+      for (int64_t j = 0; j < 64; ++j) {
+        ASSERT_TRUE(std::isnan(c.at(j)));
+        ASSERT_FALSE(std::signbit(c.at(64 + j)));
+        ASSERT_EQ(c.at(128 + j), 0);
+      }
+    });
+  });
 }
 
 TEST(Gemm, matches_a_double_loop_around_the_tile_edges) {

@@ -1,6 +1,8 @@
-// The number of messages by which a group forms, gathers and ends grows as the number of its workers.
+// The number of messages by which a group forms, gathers and ends grows as the number of its workers, for all
+// of them together and for the busiest one.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <vector>
@@ -16,12 +18,27 @@ using namespace weft;
 using namespace weft::rpc;
 using namespace std::chrono_literals;
 
-/// All messages of a group of simulated workers, those of the rendezvous included.
-int64_t messages_of_a_group(int size) {
+/// The messages of a group, those of the rendezvous included.
+struct Messages {
+  int64_t of_all = 0;
+  std::vector<int64_t> of_each;  ///< sent or received by the worker
+  int64_t most() const { return *std::max_element(of_each.begin(), of_each.end()); }
+};
+
+/// Those of a group of simulated workers.
+Messages messages_of_a_group(int size) {
   const auto runtime = std::make_shared<SimRuntime>(SimOptions{.preempt = 0, .keep_log = false});
   SimNetwork net(*runtime);
-  int64_t messages = 0;
-  net.add_rule({.match = [&](const std::string&) { return ++messages, false; }});  // sees each, takes none
+  Messages messages{.of_each = std::vector<int64_t>(static_cast<size_t>(size))};
+  const auto counts = [&net](FaultRule rule, int64_t& count) {  // sees each message, takes none
+    rule.match = [&count](const std::string&) { return ++count, false; };
+    net.add_rule(rule);
+  };
+  counts({}, messages.of_all);
+  for (int rank = 0; rank < size; ++rank) {
+    counts({.from = WorkerId{rank}}, messages.of_each[static_cast<size_t>(rank)]);
+    counts({.to = WorkerId{rank}}, messages.of_each[static_cast<size_t>(rank)]);
+  }
   std::vector<std::shared_ptr<Agent>> agents;
   for (int rank = 0; rank < size; ++rank)
     agents.push_back(Agent::create(runtime, {.name = str("worker", rank), .id = WorkerId{rank}},
@@ -47,9 +64,13 @@ int64_t messages_of_a_group(int size) {
 }
 
 TEST(GroupSize, messages_of_a_group_that_forms_gathers_and_ends_are_linear_in_its_workers) {
-  const int64_t of_10 = messages_of_a_group(10), of_100 = messages_of_a_group(100);
-  EXPECT_GE(of_10, 10 * 3);
-  EXPECT_LE(2 * of_100, 21 * of_10) << of_10 << " and " << of_100;
+  const Messages of_10 = messages_of_a_group(10);
+  EXPECT_GE(of_10.of_all, 10 * 3);
+  for (const int more : {10, 20}) {
+    const Messages of_many = messages_of_a_group(10 * more);
+    EXPECT_LE(2 * of_many.of_all, (2 * more + 1) * of_10.of_all) << more;
+    EXPECT_LE(2 * of_many.most(), (2 * more + 1) * of_10.most()) << more;
+  }
 }
 
 }  // namespace

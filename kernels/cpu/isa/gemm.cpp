@@ -64,12 +64,20 @@ GemmEngine engine_for(int64_t m, int64_t n, int64_t k, bool transposed_b) {
   return GemmEngine::kTile;
 }
 
-template <class T> void add_bias(int64_t m, int64_t n, T* c, int64_t c_row, const T* bias) {
+/// The rest of the last step after a library's product: bias and `least`, in one pass.
+void finish_rows(int64_t m, int64_t n, float* c, int64_t c_row, Finish<float> f) {
+  using V = Vec<float>;
   for (int64_t i = 0; i < m; ++i) {
-    T* row = c + i * c_row;
+    float* row = c + i * c_row;
     int64_t j = 0;
-    for (; j + kLanes<T> <= n; j += kLanes<T>) store(row + j, load(row + j) + load(bias + j));
-    for (; j < n; ++j) row[j] += bias[j];
+    for (; j + kLanes<float> <= n; j += kLanes<float>) {
+      const V v = f.bias ? load(row + j) + load(f.bias + j) : load(row + j);
+      store(row + j, at_least(v, splat(f.least)));
+    }
+    for (; j < n; ++j) {
+      const float v = f.bias ? row[j] + f.bias[j] : row[j];
+      row[j] = at_least(v, f.least);
+    }
   }
 }
 
@@ -83,7 +91,7 @@ void library_task(GemmEngine engine, int64_t m, int64_t n, int64_t k, Operand<fl
     sgemm(ta, tb, m, n, k, finish.alpha, a.data, ta ? a.col : a.row, b.data, tb ? b.col : b.row, finish.beta,
           c, c_row);
   }
-  if (finish.bias) add_bias(m, n, c, c_row, finish.bias);
+  if (finish.bias || finish.least != finish.kNone) finish_rows(m, n, c, c_row, finish);
 }
 
 void library_gemm(GemmEngine engine, int64_t m, int64_t n, int64_t k, Operand<float> a, Operand<float> b,

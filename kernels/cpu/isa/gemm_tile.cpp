@@ -82,6 +82,7 @@ WEFT_INLINE void finish_vector(T* c, Vec<T> acc, int64_t count, Finish<T> f, con
   Vec<T> v = acc * f.alpha;
   if (f.beta != 0) v += (whole ? load(c) : load_part(c, count)) * f.beta;
   if (bias) v += whole ? load(bias) : load_part(bias, count);
+  v = at_least(v, splat(f.least));
   if (whole) store(c, v);
   else store_part(c, count, v);
 }
@@ -92,7 +93,7 @@ void tile(int64_t k, const T* a, int64_t a_i, int64_t a_k, const T* b, int64_t l
   Vec<T> acc[kRows][kVecs];
   if (a_i == 1 && a_k == kRows) accumulate<T, kRows, kVecs>(acc, k, a, 1, kRows, b, ldb, c, c_row);
   else accumulate<T, kRows, kVecs>(acc, k, a, a_i, a_k, b, ldb, c, c_row);
-  if (columns == kVecs * kLanes<T> && f.alpha == 1 && f.beta == 0 && !f.bias) {
+  if (columns == kVecs * kLanes<T> && f.alpha == 1 && f.beta == 0 && !f.bias && f.least == Finish<T>::kNone) {
 #pragma GCC unroll 16
     for (int i = 0; i < kRows; ++i)
 #pragma GCC unroll 4
@@ -125,16 +126,20 @@ template <class T> Finish<T> at_column(Finish<T> f, int64_t column) {
   return f;
 }
 
-/// The last step for blocks of k after the first: it adds to c.
-template <class T> Finish<T> of_block(Finish<T> f, int64_t block) {
-  return block == 0 ? f : Finish<T>{f.alpha, 1, nullptr};
+/// The last step for a block of k: those after the first add to c, and the last takes care of `least`.
+template <class T> Finish<T> of_block(Finish<T> f, int64_t block, int64_t blocks) {
+  if (block > 0) f.beta = 1, f.bias = nullptr;
+  if (block + 1 < blocks) f.least = Finish<T>::kNone;
+  return f;
 }
 
-/// c = beta * c + bias, for an empty sum.
+/// The last step of an empty sum.
 template <class T> void finish_empty(int64_t m, int64_t n0, int64_t n1, T* c, int64_t c_row, Finish<T> f) {
   for (int64_t i = 0; i < m; ++i)
-    for (int64_t j = n0; j < n1; ++j)
-      c[i * c_row + j] = (f.beta != 0 ? f.beta * c[i * c_row + j] : T(0)) + (f.bias ? f.bias[j] : T(0));
+    for (int64_t j = n0; j < n1; ++j) {
+      const T v = (f.beta != 0 ? f.beta * c[i * c_row + j] : T(0)) + (f.bias ? f.bias[j] : T(0));
+      c[i * c_row + j] = at_least(v, f.least);
+    }
 }
 
 /// Dot products of kRows rows of a with kColumns columns of b, both contiguous along k.
@@ -165,7 +170,7 @@ void dots(int64_t k, const T* a, int64_t a_row, const T* b, int64_t b_column, T*
       T v = f.alpha * sum_lanes<T>(acc[i][j]);
       if (f.beta != 0) v += f.beta * out;
       if (f.bias) v += f.bias[j];
-      out = v;
+      out = at_least(v, f.least);
     }
 }
 
@@ -317,7 +322,7 @@ void multiply(int64_t m, int64_t n, int64_t k, Side<T> a, Side<T> b, int64_t n0,
       if (!b.packed) pack_panels(panels_here.get(), b.plain.from(k0, j), kc, width);
       multiply_block(strips, width, kc, a.packed ? a.packed + k0 * m : strips_here.get(),
                      b.packed ? b.packed + k0 * packed_columns<T>(n) + j * kc : panels_here.get(), c + j,
-                     c_row, at_column(of_block(finish, kb), j));
+                     c_row, at_column(of_block(finish, kb, blocks.count), j));
     }
   }
 }
@@ -336,7 +341,7 @@ void multiply_direct(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b
     if (packed) pack_strips(strips_here.get(), a.from(0, k0), strips, kc);
     for (int64_t j = 0; j < n; j += kPanel<T>) {
       const int64_t columns = n - j < kPanel<T> ? n - j : kPanel<T>, width = packed_columns<T>(columns);
-      const Finish<T> f = at_column(of_block(finish, kb), j);
+      const Finish<T> f = at_column(of_block(finish, kb, blocks.count), j);
       const T* panel = b.at(k0, j);
       int64_t ldb = b.row;
       T edge[kBlockK * kPanel<T>];

@@ -39,11 +39,17 @@ template <class T> constexpr int64_t packed_columns(int64_t n) {
   return (n + kLanes<T> - 1) / kLanes<T> * kLanes<T>;
 }
 
-/// The last step of a tile: c = alpha * acc + beta * c + bias. With beta 0, c is not read; bias may be null.
+/// The last step of a tile: c = alpha * acc + beta * c + bias, and no less than `least`. With beta 0, c is not
+/// read; bias may be null.
 template <class T> struct Finish {
+  static constexpr T kNone = -static_cast<T>(__builtin_inf());
   T alpha = 1, beta = 0;
   const T* bias = nullptr;  ///< of the tile's first column
+  T least = kNone;          ///< 0: the positive part, whose bits are those of the same sum without it
 };
+
+/// No element below `least`; NaN stays.
+template <class V> WEFT_INLINE V at_least(V x, V least) { return x <= least ? least : x; }
 
 /// dst[k * width + i] = src[i * stride_i + k * stride_k] for i < count, 0 for count <= i < width.
 template <class T>

@@ -134,7 +134,10 @@ template <class T> struct Backward {
 
 /// out[k] = sum over rows of m[row, k], in order.
 template <class T> void column_sums(const T* m, int64_t row, int64_t rows, int64_t columns, T* out) {
-  const Parts parts(columns, 1 + 65536 / (rows + 1) / kPanel<T> * kPanel<T>);
+  // Some neighbouring columns at least: a line of the cache has 16 floats, and all of it is fetched.
+  constexpr int64_t kLeast = 2 * kPanel<T>;
+  const int64_t wanted = 65536 / (rows + 1) / kPanel<T> * kPanel<T>;
+  const Parts parts(columns, wanted < kLeast ? kLeast : wanted);
   each_task(parts.count, [&](int64_t part) {
     const int64_t begin = parts.begin(part), end = parts.begin(part + 1);
     for (int64_t k = begin; k < end; ++k) out[k] = 0;
@@ -226,11 +229,16 @@ void run(const RnnLayer& layer, const RnnInputs& in, const RnnOutputs& out, V dy
     if (rows > 0) b.state_product(0, columns, dw.data(), dw.row);
     else copy_rows<T>(dw.data(), dw.row, nullptr, 0, columns, hidden);
   });
+  const bool summed = grads.db_ih.defined() || grads.db_hh.defined();
+  const Scratch<T> sums(summed ? columns : 0);
+  if (summed) column_sums(g, width, rows, columns, sums.get());
   give(grads.db_ih, [&](Dense<T>& db) {
-    column_sums(g, width, rows, shared, db.data());
+    copy_rows(db.data(), shared, static_cast<const T*>(sums.get()), shared, 1, shared);
     if (gru) column_sums(g + n_column, width, rows, hidden, db.data() + shared);
   });
-  give(grads.db_hh, [&](Dense<T>& db) { column_sums(g, width, rows, columns, db.data()); });
+  give(grads.db_hh, [&](Dense<T>& db) {
+    copy_rows(db.data(), columns, static_cast<const T*>(sums.get()), columns, 1, columns);
+  });
 }
 
 }  // namespace
