@@ -113,9 +113,11 @@ void PollGroup::serve(size_t index) {
     bool more = true;
     while (more && !task && !finished_.load() && (offered || !host_.has_waiters())) {
       offered = false;
-      if (!in_handler_[1 - index].load()) inline_place() = {&task, &host_};
+      InlinePlace& place = inline_place();
+      if (!in_handler_[1 - index].load()) place = {&task, &host_};
       more = poll(kNever);
-      inline_place() = {};
+      if (task && host_.has_queued()) host_.give_to_pool(task, place.may_refuse);
+      place = {};
     }
     if (task) in_handler_[index].store(true);
     offered = host_.has_waiters();

@@ -1,6 +1,8 @@
 // Event of the threaded runtime. A thread that finds the poll role free polls (poll_group.h) until the event
 // is set, the deadline comes or the runtime stops. Any other wait registers itself with the core, for stop(),
-// and gives up its place in the pool if it has one. Then it polls, or sleeps on the event's latch.
+// and gives up its place in the pool if it has one. Then it polls, or sleeps on the event's latch. A wait that
+// is longer than kActive leaves the role to others and sleeps: a service thread runs handlers itself, where a
+// waiting thread would wake one of the pool for each.
 //
 // A waiting thread that polls also runs unrelated deliveries. They see fresh FiberLocals and thread states.
 #include <weft/distributed/runtime/inner/threaded_core.h>
@@ -48,8 +50,10 @@ class ThreadedEvent final : public EventImpl {
   bool wait_until(TimePoint deadline) override {
     if (latch_.is_set()) return true;
     check_may_block(what_);
-    if (clock_now() >= deadline) return false;
-    if (pool_core() != core_.get()) poll_unregistered(deadline);
+    const TimePoint now = clock_now();
+    if (now >= deadline) return false;
+    const TimePoint active_until = std::min(deadline, now + kActive);
+    if (pool_core() != core_.get()) poll_unregistered(active_until);
     if (latch_.is_set()) return true;
     Registered here(*this);
     here.refused.run();
@@ -57,16 +61,23 @@ class ThreadedEvent final : public EventImpl {
       if (latch_.is_set()) return true;
       if (core_->stopping.load()) throw RuntimeStopped(str("wait for ", what_, ": the runtime has stopped"));
       if (deadline != kNever && clock_now() >= deadline) return false;
-      if (here.group != nullptr && here.group->try_take()) {
-        poll(*here.group, deadline, 1);
+      const bool polls = here.active && here.group != nullptr;
+      if (polls && clock_now() >= active_until) {
+        here.leave_polling();
+        continue;
+      }
+      if (polls && here.group->try_take()) {
+        poll(*here.group, active_until, 1);
         continue;
       }
       if (here.group == nullptr && latch_.spin(core_->options.spin)) return true;
-      if (!latch_.announce() && !core_->stopping.load()) latch_.sleep(deadline);
+      if (!latch_.announce() && !core_->stopping.load()) latch_.sleep(polls ? active_until : deadline);
     }
   }
 
  private:
+  static constexpr Duration kActive = std::chrono::microseconds(200);
+
   /// Polls if the role is free. stop() kicks the poll.
   void poll_unregistered(TimePoint deadline) {
     struct Counted {
@@ -112,12 +123,21 @@ class ThreadedEvent final : public EventImpl {
     ~Registered() {
       auto& core = *event.core_;
       MutexLock lock(core.mutex);
-      core.spare_waits.splice(core.spare_waits.begin(), core.waits, place);
-      core.wait_count.fetch_sub(1);
+      core.spare_waits.splice(core.spare_waits.begin(), active ? core.waits : core.long_waits, place);
+      if (active) core.wait_count.fetch_sub(1);
       if (pool) --core.stats.blocked;
+    }
+    /// No thread offers the poll role to this wait any more.
+    void leave_polling() {
+      auto& core = *event.core_;
+      MutexLock lock(core.mutex);
+      core.long_waits.splice(core.long_waits.end(), core.waits, place);
+      core.wait_count.fetch_sub(1);
+      active = false;
     }
     ThreadedEvent& event;
     const bool pool;
+    bool active = true;  ///< it takes the poll role
     std::list<Latch*>::iterator place;
     std::shared_ptr<PollGroup> group;
     Refused refused;  ///< tasks for which the last running thread of the pool was needed

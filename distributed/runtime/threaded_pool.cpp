@@ -214,12 +214,13 @@ void pool_post(const std::shared_ptr<Core>& core, Task task, bool may_refuse) {
   Refused refused;
   MutexLock lock(c.mutex);
   if (c.stopping.load()) return;  // destroyed with the argument, after the lock
-  const InlinePlace& place = inline_place();
+  InlinePlace& place = inline_place();
   if (place.task != nullptr && place.host == core.get() && !*place.task && c.queue.empty() &&
       c.stats.threads - c.stats.idle - c.stats.blocked < c.options.threads) {
     ++c.stats.threads;
     c.stats.peak_threads = std::max(c.stats.peak_threads, c.stats.threads);
     *place.task = std::move(task);
+    place.may_refuse = may_refuse;
     return;
   }
   c.queue.push_back({std::move(task), may_refuse});
@@ -246,6 +247,25 @@ void Core::run_inline(Task& task) {
     lock.unlock();
     refused.run();
   }
+}
+
+bool Core::has_queued() { return queued.load() > 0; }
+
+void Core::give_to_pool(Task& task, bool may_refuse) {
+  Refused refused;
+  MutexLock lock(mutex);
+  try {
+    queue.emplace_front();
+  } catch (const std::bad_alloc&) {
+    return;
+  }
+  queue.front() = {std::move(task), may_refuse};
+  task = {};
+  queued = queue.size();
+  --stats.threads;  // pool_post has counted this thread
+  dispatch(*this, may_refuse ? &refused : nullptr);
+  lock.unlock();
+  refused.run();
 }
 
 bool Core::has_waiters() { return wait_count.load() > 0; }

@@ -216,6 +216,7 @@ class ThreadedRuntime final : public Runtime {
       queue.swap(core_->queue);
       core_->queued = 0;
       for (Latch* wait : core_->waits) wait->nudge();
+      for (Latch* wait : core_->long_waits) wait->nudge();
       for (auto worker : core_->idle) worker->wake.nudge();
       group = core_->group;
       core_->drained = drained;

@@ -139,6 +139,39 @@ TEST(Polling, a_handler_that_computes_does_not_keep_messages_waiting) {
   tb->close();
 }
 
+/// Whether 20 messages, one after the other, are handled without a thread of the pool while a thread of the
+/// same runtime waits.
+bool needs_no_pool_beside_a_long_wait() {
+  auto rt = make_threaded_runtime(), peer_rt = make_threaded_runtime();
+  Mailbox a(*peer_rt), b(*rt);
+  auto ta = make_grpc_transport(peer_rt, {.id = WorkerId{0}}, a),
+       tb = make_grpc_transport(rt, {.id = WorkerId{1}}, b);
+  ta->add_peer(WorkerId{1}, tb->addresses());
+  tb->add_peer(WorkerId{0}, ta->addresses());
+  b.handle_with([&](Inbound m) { rt->post([&, from = m.from] { tb->send(from, 2, "done"); }); });
+  Event end(*rt, "the end of the messages");
+  const auto waits = rt->start_service("waits", [&] { end.wait_until(rt->now() + 60s); });
+  std::this_thread::sleep_for(20ms);  // a long wait by now
+  for (size_t i = 0; i < 20; ++i) {
+    ta->send(WorkerId{1}, 1, "work");
+    EXPECT_TRUE(a.wait_for(i + 1));
+  }
+  std::this_thread::sleep_for(20ms);  // a thread of the pool rests for longer
+  const int threads = rt->pool_stats().threads;
+  end.set();
+  waits->join();
+  ta->close();
+  tb->close();
+  return threads == 0;
+}
+
+TEST(Polling, handlers_run_where_their_messages_arrive_while_another_thread_waits_for_long) {
+  // One may meet the other service thread, whose turn comes after some rest, and take a thread of the pool.
+  for (int i = 0; i < 20; ++i)
+    if (needs_no_pool_beside_a_long_wait()) return;
+  FAIL() << "a thread of the pool was woken in each of 20 runs";
+}
+
 TEST(Polling, a_handler_may_close_the_transport_that_brought_its_message) {
   auto rt = make_threaded_runtime(), peer_rt = make_threaded_runtime();
   Mailbox a(*peer_rt), b(*rt);

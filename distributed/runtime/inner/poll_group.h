@@ -3,7 +3,7 @@
 // thread that needs the result. One thread at a time, the leader, has the role:
 //   - a thread that waits for an Event takes a free role and polls until its event is set;
 //   - otherwise one of two service threads has it. It gives up the role to run the handler of a delivery
-//     itself, if the other service thread is free to take the role.
+//     itself, if the other service thread is free to take the role and no other handler waits.
 // A thread that gives up the role wakes a waiting thread, if there is one, to take it. If none does, a
 // service thread takes the role after one tick (kTick) without a change. Service threads tick only while the
 // role moves; otherwise they sleep. Internal to the threaded runtime.
@@ -27,6 +27,10 @@ class PollHost {
   virtual void wake_a_waiter() = 0;
   /// Runs the task of an InlinePlace as a thread of the pool would.
   virtual void run_inline(Task& task) = 0;
+  /// Whether more tasks wait for the pool.
+  virtual bool has_queued() = 0;
+  /// Gives the task of an InlinePlace to the pool, before all that wait. Without memory it stays.
+  virtual void give_to_pool(Task& task, bool may_refuse) = 0;
   /// ThreadedOptions::may_start.
   virtual bool may_start(int threads) = 0;
 };
@@ -36,6 +40,7 @@ class PollHost {
 struct InlinePlace {
   Task* task = nullptr;
   const PollHost* host = nullptr;
+  bool may_refuse = false;  ///< of the task
 };
 InlinePlace& inline_place();
 

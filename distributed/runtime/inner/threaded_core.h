@@ -64,6 +64,8 @@ struct Core final : PollHost {
   bool has_waiters() override;
   void wake_a_waiter() override;
   void run_inline(Task& task) override;
+  bool has_queued() override;
+  void give_to_pool(Task& task, bool may_refuse) override;
   bool may_start(int threads) override { return !options.may_start || options.may_start(threads); }
 
   const ThreadedOptions options;
@@ -74,9 +76,10 @@ struct Core final : PollHost {
   Workers workers WEFT_GUARDED_BY(mutex);
   Workers finished WEFT_GUARDED_BY(mutex);  // threads about to return, to be joined
   std::vector<Workers::iterator> idle WEFT_GUARDED_BY(mutex);
-  std::atomic<size_t> queued{0};    // size of `queue`, after each change
-  std::atomic<bool> waking{false};  // a thread was given a task and has not begun it
-  std::list<Latch*> waits WEFT_GUARDED_BY(mutex);
+  std::atomic<size_t> queued{0};                         // size of `queue`, after each change
+  std::atomic<bool> waking{false};                       // a thread was given a task and has not begun it
+  std::list<Latch*> waits WEFT_GUARDED_BY(mutex);        // that take the poll role
+  std::list<Latch*> long_waits WEFT_GUARDED_BY(mutex);   // that leave it to others
   std::list<Latch*> spare_waits WEFT_GUARDED_BY(mutex);  // memory of waits that have ended
   std::atomic<int> wait_count{0};                        // size of `waits`
   PoolStats stats WEFT_GUARDED_BY(mutex);

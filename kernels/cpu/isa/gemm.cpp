@@ -64,20 +64,12 @@ GemmEngine engine_for(int64_t m, int64_t n, int64_t k, bool transposed_b) {
   return GemmEngine::kTile;
 }
 
-/// The rest of the last step after a library's product: bias and `least`, in one pass.
-void finish_rows(int64_t m, int64_t n, float* c, int64_t c_row, Finish<float> f) {
-  using V = Vec<float>;
+template <class T> void add_bias(int64_t m, int64_t n, T* c, int64_t c_row, const T* bias) {
   for (int64_t i = 0; i < m; ++i) {
-    float* row = c + i * c_row;
+    T* row = c + i * c_row;
     int64_t j = 0;
-    for (; j + kLanes<float> <= n; j += kLanes<float>) {
-      const V v = f.bias ? load(row + j) + load(f.bias + j) : load(row + j);
-      store(row + j, at_least(v, splat(f.least)));
-    }
-    for (; j < n; ++j) {
-      const float v = f.bias ? row[j] + f.bias[j] : row[j];
-      row[j] = at_least(v, f.least);
-    }
+    for (; j + kLanes<T> <= n; j += kLanes<T>) store(row + j, load(row + j) + load(bias + j));
+    for (; j < n; ++j) row[j] += bias[j];
   }
 }
 
@@ -91,11 +83,11 @@ void library_task(GemmEngine engine, int64_t m, int64_t n, int64_t k, Operand<fl
     sgemm(ta, tb, m, n, k, finish.alpha, a.data, ta ? a.col : a.row, b.data, tb ? b.col : b.row, finish.beta,
           c, c_row);
   }
-  if (finish.bias || finish.least != finish.kNone) finish_rows(m, n, c, c_row, finish);
+  if (finish.bias) add_bias(m, n, c, c_row, finish.bias);
 }
 
 void library_gemm(GemmEngine engine, int64_t m, int64_t n, int64_t k, Operand<float> a, Operand<float> b,
-                  float* c, int64_t c_row, Finish<float> finish) {
+                  float* c, int64_t c_row, Finish<float> finish, bool relu) {
   const Partition partition(m, n, k, kPanel<float>, n >= 2 * kLibraryRows ? kLibraryRows : kTaskRows,
                             kTasksWanted / 2);
   each_task(partition.rows.count * partition.panels.count, [&](int64_t task) {
@@ -107,19 +99,20 @@ void library_gemm(GemmEngine engine, int64_t m, int64_t n, int64_t k, Operand<fl
     const Operand<float> x{a.data + i * a.row, a.row, a.col}, y{b.data + j * b.col, b.row, b.col};
     if (finish.bias) finish_here.bias = finish.bias + j;
     library_task(engine, rows, columns, k, x, y, c + i * c_row + j, c_row, finish_here);
+    if (relu) positive_part(rows, columns, c + i * c_row + j, c_row);
   });
 }
 
 template <class T>
 void direct_gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int64_t c_row,
-                 Finish<T> finish) {
+                 Finish<T> finish, bool relu) {
   const Partition partition(m, n, k, kPanel<T>);
-  if (partition.panels.count <= 1) return multiply_direct(m, n, k, a, b, c, c_row, finish);
   each_task(partition.panels.count, [&](int64_t task) {
-    const int64_t j = partition.first(task);
+    const int64_t j = partition.first(task), columns = partition.last(task) - j;
     Finish<T> f = finish;
     if (f.bias) f.bias += j;
-    multiply_direct(m, partition.last(task) - j, k, a, b.from(0, j), c + j, c_row, f);
+    multiply_direct(m, columns, k, a, b.from(0, j), c + j, c_row, f);
+    if (relu) positive_part(m, columns, c + j, c_row);
   });
 }
 
@@ -134,7 +127,7 @@ template <class T> Partition packed_partition(int64_t m, int64_t n, int64_t k) {
 
 template <class T>
 void packed_gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int64_t c_row,
-                 Finish<T> finish) {
+                 Finish<T> finish, bool relu) {
   const Partition partition = packed_partition<T>(m, n, k);
   const Parts &rows = partition.rows, &panels = partition.panels;
   KeptB<T> kept(b, k, n);
@@ -151,7 +144,7 @@ void packed_gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T*
     const int64_t part = task / panels.count, i = rows.begin(part), column = task % panels.count;
     multiply<T>(rows.size(part), n, k, {shared > 0 ? strips.get() + i * k : nullptr, a.from(i, 0)},
                 {kept.get(), b}, partition.first(column), partition.last(column), c + i * c_row, c_row,
-                finish);
+                finish, relu);
   });
   kept.keep();
 }
@@ -159,22 +152,22 @@ void packed_gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T*
 /// A product by our tiles.
 template <class T>
 void tile_gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int64_t c_row,
-               Finish<T> finish) {
+               Finish<T> finish, bool relu) {
   // a column of dot products: its transpose is one row
   if (n == 1 && m > 1 && c_row == 1 && !finish.bias && a.col == 1 && b.row == 1)
-    return direct_gemm<T>(1, m, k, b.transposed(), a.transposed(), c, m, finish);
+    return direct_gemm<T>(1, m, k, b.transposed(), a.transposed(), c, m, finish, relu);
   const bool row_major = b.col == 1, dots = b.row == 1 && a.col == 1;
   if ((row_major && m <= kDirectRows) || (dots && (m <= kDotRows || m * n * k <= 4096)))
-    return direct_gemm(m, n, k, a, b, c, c_row, finish);
-  packed_gemm(m, n, k, a, b, c, c_row, finish);
+    return direct_gemm(m, n, k, a, b, c, c_row, finish, relu);
+  packed_gemm(m, n, k, a, b, c, c_row, finish, relu);
 }
 
 /// A product by an engine that is given, or by that of its shape.
 void engine_gemm(GemmEngine engine, int64_t m, int64_t n, int64_t k, Operand<float> a, Operand<float> b,
-                 float* c, int64_t c_row, Finish<float> finish) {
+                 float* c, int64_t c_row, Finish<float> finish, bool relu) {
   const auto by = [&](GemmEngine taken, float* to, int64_t to_row, Finish<float> last) {
-    if (taken == GemmEngine::kTile) tile_gemm(m, n, k, a, b, to, to_row, last);
-    else library_gemm(taken, m, n, k, a, b, to, to_row, last);
+    if (taken == GemmEngine::kTile) tile_gemm(m, n, k, a, b, to, to_row, last, relu);
+    else library_gemm(taken, m, n, k, a, b, to, to_row, last, relu);
   };
   if (engine == GemmEngine::kAuto && autotunes()) {
     engine = tuned_engine({m, n, k, a.col != 1, b.col != 1}, [&](GemmEngine tried) {
@@ -190,8 +183,8 @@ void engine_gemm(GemmEngine engine, int64_t m, int64_t n, int64_t k, Operand<flo
 }  // namespace
 
 template <class T>
-void gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int64_t c_row,
-          Finish<T> finish) {
+void gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int64_t c_row, Finish<T> finish,
+          bool relu) {
   if (m == 0 || n == 0) return;
   // The stride of a dim of size 1 is arbitrary: replace it by that of a packed matrix.
   if (m == 1) a.row = a.col == 1 ? k : 1, c_row = n;
@@ -201,9 +194,9 @@ void gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int
     const GemmEngine engine = gemm_engine();
     const bool tile = engine == GemmEngine::kTile || (engine == GemmEngine::kAuto && is_small(m, n, k));
     if (!tile && k > 0 && is_plain(a, m, k) && is_plain(b, k, n))
-      return engine_gemm(engine, m, n, k, a, b, c, c_row, finish);
+      return engine_gemm(engine, m, n, k, a, b, c, c_row, finish, relu);
   }
-  tile_gemm(m, n, k, a, b, c, c_row, finish);
+  tile_gemm(m, n, k, a, b, c, c_row, finish, relu);
 }
 
 template <class T>
@@ -228,8 +221,8 @@ template void gemm_here<float>(int64_t, int64_t, int64_t, Operand<float>, Operan
 template void gemm_here<double>(int64_t, int64_t, int64_t, Operand<double>, Operand<double>, double*, int64_t,
                                 Finish<double>);
 template void gemm<float>(int64_t, int64_t, int64_t, Operand<float>, Operand<float>, float*, int64_t,
-                          Finish<float>);
+                          Finish<float>, bool);
 template void gemm<double>(int64_t, int64_t, int64_t, Operand<double>, Operand<double>, double*, int64_t,
-                           Finish<double>);
+                           Finish<double>, bool);
 
 }  // namespace weft::kernels::WEFT_ISA_NS

@@ -5,11 +5,11 @@
 
 namespace weft::kernels::WEFT_ISA_NS {
 
-/// c[i, j] = alpha * sum_p a[i, p] b[p, j] + beta * c[i, j] + bias[j], not below finish.least, on the
-/// pool. beta 0 never reads c.
+/// c[i, j] = alpha * sum_p a[i, p] b[p, j] + beta * c[i, j] + bias[j], on the pool. beta 0 never reads c.
+/// `relu`: the positive part of that.
 template <class T>
 void gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int64_t c_row,
-          Finish<T> finish = {});
+          Finish<T> finish = {}, bool relu = false);
 
 /// The same as one task on the calling thread; each operand has one stride of 1.
 template <class T>

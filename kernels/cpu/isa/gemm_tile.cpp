@@ -3,9 +3,19 @@
 // a whole block of k.
 #include <weft/kernels/cpu/isa/gemm_tile.h>
 
+#include <weft/kernels/cpu/isa/rows.h>
+
 #include <utility>
 
 namespace weft::kernels::WEFT_ISA_NS {
+
+template <class T> void positive_part(int64_t m, int64_t n, T* c, int64_t c_row) {
+  for (int64_t i = 0; i < m; ++i) {
+    T* const row = c + i * c_row;
+    map_row(
+        n, row, [](Vec<T> v) __attribute__((always_inline)) { return v <= Vec<T>{} ? Vec<T>{} : v; }, row);
+  }
+}
 
 namespace {
 
@@ -82,7 +92,6 @@ WEFT_INLINE void finish_vector(T* c, Vec<T> acc, int64_t count, Finish<T> f, con
   Vec<T> v = acc * f.alpha;
   if (f.beta != 0) v += (whole ? load(c) : load_part(c, count)) * f.beta;
   if (bias) v += whole ? load(bias) : load_part(bias, count);
-  v = at_least(v, splat(f.least));
   if (whole) store(c, v);
   else store_part(c, count, v);
 }
@@ -93,7 +102,7 @@ void tile(int64_t k, const T* a, int64_t a_i, int64_t a_k, const T* b, int64_t l
   Vec<T> acc[kRows][kVecs];
   if (a_i == 1 && a_k == kRows) accumulate<T, kRows, kVecs>(acc, k, a, 1, kRows, b, ldb, c, c_row);
   else accumulate<T, kRows, kVecs>(acc, k, a, a_i, a_k, b, ldb, c, c_row);
-  if (columns == kVecs * kLanes<T> && f.alpha == 1 && f.beta == 0 && !f.bias && f.least == Finish<T>::kNone) {
+  if (columns == kVecs * kLanes<T> && f.alpha == 1 && f.beta == 0 && !f.bias) {
 #pragma GCC unroll 16
     for (int i = 0; i < kRows; ++i)
 #pragma GCC unroll 4
@@ -126,20 +135,16 @@ template <class T> Finish<T> at_column(Finish<T> f, int64_t column) {
   return f;
 }
 
-/// The last step for a block of k: those after the first add to c, and the last takes care of `least`.
-template <class T> Finish<T> of_block(Finish<T> f, int64_t block, int64_t blocks) {
-  if (block > 0) f.beta = 1, f.bias = nullptr;
-  if (block + 1 < blocks) f.least = Finish<T>::kNone;
-  return f;
+/// The last step for blocks of k after the first: it adds to c.
+template <class T> Finish<T> of_block(Finish<T> f, int64_t block) {
+  return block == 0 ? f : Finish<T>{f.alpha, 1, nullptr};
 }
 
-/// The last step of an empty sum.
+/// c = beta * c + bias, for an empty sum.
 template <class T> void finish_empty(int64_t m, int64_t n0, int64_t n1, T* c, int64_t c_row, Finish<T> f) {
   for (int64_t i = 0; i < m; ++i)
-    for (int64_t j = n0; j < n1; ++j) {
-      const T v = (f.beta != 0 ? f.beta * c[i * c_row + j] : T(0)) + (f.bias ? f.bias[j] : T(0));
-      c[i * c_row + j] = at_least(v, f.least);
-    }
+    for (int64_t j = n0; j < n1; ++j)
+      c[i * c_row + j] = (f.beta != 0 ? f.beta * c[i * c_row + j] : T(0)) + (f.bias ? f.bias[j] : T(0));
 }
 
 /// Dot products of kRows rows of a with kColumns columns of b, both contiguous along k.
@@ -170,7 +175,7 @@ void dots(int64_t k, const T* a, int64_t a_row, const T* b, int64_t b_column, T*
       T v = f.alpha * sum_lanes<T>(acc[i][j]);
       if (f.beta != 0) v += f.beta * out;
       if (f.bias) v += f.bias[j];
-      out = at_least(v, f.least);
+      out = v;
     }
 }
 
@@ -276,7 +281,7 @@ template <class T> void pack_strips(T* dst, Operand<T> a, const Parts& strips, i
 /// level. So a row of c is written from one column to the next.
 template <class T>
 void multiply_block(const Parts& strips, int64_t n, int64_t kc, const T* a, const T* b, T* c, int64_t c_row,
-                    Finish<T> f) {
+                    Finish<T> f, bool relu) {
   for (int64_t s = 0; s < strips.count; ++s) {
     const int64_t i = strips.begin(s), rows = strips.size(s);
     for (int64_t j = 0; j < n; j += kPanel<T>) {
@@ -285,6 +290,7 @@ void multiply_block(const Parts& strips, int64_t n, int64_t kc, const T* a, cons
       tiles[rows](kc, a + i * kc, 1, rows, b + j * kc, width, c + i * c_row + j, c_row, columns,
                   at_column(f, j));
     }
+    if (relu) positive_part(rows, n, c + i * c_row, c_row);
   }
 }
 
@@ -306,8 +312,12 @@ template <class T> void pack_a(T* dst, Operand<T> a, int64_t m, int64_t k) {
 
 template <class T>
 void multiply(int64_t m, int64_t n, int64_t k, Side<T> a, Side<T> b, int64_t n0, int64_t n1, T* c,
-              int64_t c_row, Finish<T> finish) {
-  if (k == 0) return finish_empty(m, n0, n1, c, c_row, finish);
+              int64_t c_row, Finish<T> finish, bool relu) {
+  if (k == 0) {
+    finish_empty(m, n0, n1, c, c_row, finish);
+    if (relu) positive_part(m, n1 - n0, c + n0, c_row);
+    return;
+  }
   const Parts blocks(k, kBlockK), strips(m, kStripRows);
   const bool many = n1 - n0 > kBlockColumns<T>;  // blocks of columns, each of which reads all of a
   const int64_t columns = many ? kBlockColumns<T> : packed_columns<T>(n1 - n0), rows = blocks.size(0);
@@ -322,7 +332,7 @@ void multiply(int64_t m, int64_t n, int64_t k, Side<T> a, Side<T> b, int64_t n0,
       if (!b.packed) pack_panels(panels_here.get(), b.plain.from(k0, j), kc, width);
       multiply_block(strips, width, kc, a.packed ? a.packed + k0 * m : strips_here.get(),
                      b.packed ? b.packed + k0 * packed_columns<T>(n) + j * kc : panels_here.get(), c + j,
-                     c_row, at_column(of_block(finish, kb, blocks.count), j));
+                     c_row, at_column(of_block(finish, kb), j), relu && kb + 1 == blocks.count);
     }
   }
 }
@@ -341,7 +351,7 @@ void multiply_direct(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b
     if (packed) pack_strips(strips_here.get(), a.from(0, k0), strips, kc);
     for (int64_t j = 0; j < n; j += kPanel<T>) {
       const int64_t columns = n - j < kPanel<T> ? n - j : kPanel<T>, width = packed_columns<T>(columns);
-      const Finish<T> f = at_column(of_block(finish, kb, blocks.count), j);
+      const Finish<T> f = at_column(of_block(finish, kb), j);
       const T* panel = b.at(k0, j);
       int64_t ldb = b.row;
       T edge[kBlockK * kPanel<T>];
@@ -365,8 +375,9 @@ void multiply_direct(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b
   template void pack<T>(T*, int64_t, int64_t, const T*, int64_t, int64_t, int64_t);                     \
   template void pack_b<T>(T*, Operand<T>, int64_t, int64_t, int64_t, int64_t);                          \
   template void pack_a<T>(T*, Operand<T>, int64_t, int64_t);                                            \
+  template void positive_part<T>(int64_t, int64_t, T*, int64_t);                                        \
   template void multiply<T>(int64_t, int64_t, int64_t, Side<T>, Side<T>, int64_t, int64_t, T*, int64_t, \
-                            Finish<T>);                                                                 \
+                            Finish<T>, bool);                                                           \
   template void multiply_direct<T>(int64_t, int64_t, int64_t, Operand<T>, Operand<T>, T*, int64_t, Finish<T>);
 WEFT_INSTANTIATE(float)
 WEFT_INSTANTIATE(double)

@@ -39,17 +39,11 @@ template <class T> constexpr int64_t packed_columns(int64_t n) {
   return (n + kLanes<T> - 1) / kLanes<T> * kLanes<T>;
 }
 
-/// The last step of a tile: c = alpha * acc + beta * c + bias, and no less than `least`. With beta 0, c is not
-/// read; bias may be null.
+/// The last step of a tile: c = alpha * acc + beta * c + bias. With beta 0, c is not read; bias may be null.
 template <class T> struct Finish {
-  static constexpr T kNone = -static_cast<T>(__builtin_inf());
   T alpha = 1, beta = 0;
   const T* bias = nullptr;  ///< of the tile's first column
-  T least = kNone;          ///< 0: the positive part, whose bits are those of the same sum without it
 };
-
-/// No element below `least`; NaN stays.
-template <class V> WEFT_INLINE V at_least(V x, V least) { return x <= least ? least : x; }
 
 /// dst[k * width + i] = src[i * stride_i + k * stride_k] for i < count, 0 for count <= i < width.
 template <class T>
@@ -68,11 +62,14 @@ template <class T> struct Side {
   Operand<T> plain;
 };
 
+/// The positive part of c [m, n] in place; NaN stays.
+template <class T> void positive_part(int64_t m, int64_t n, T* c, int64_t c_row);
+
 /// c[m, n0..n1) = finish(a[m, k] b[k, n]) on the calling thread, n0 a multiple of kPanel. Packs are those of
-/// pack_a and pack_b.
+/// pack_a and pack_b. `relu`: the positive part of that, taken while a strip is in the cache.
 template <class T>
 void multiply(int64_t m, int64_t n, int64_t k, Side<T> a, Side<T> b, int64_t n0, int64_t n1, T* c,
-              int64_t c_row, Finish<T> finish);
+              int64_t c_row, Finish<T> finish, bool relu = false);
 
 /// The same for few rows, in place: b is row-major, or its transpose and then a is row-major.
 template <class T>

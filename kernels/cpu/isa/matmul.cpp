@@ -45,14 +45,15 @@ void scatter_matrix(To* dst, const From* src, int64_t rows, int64_t columns, int
 }
 
 /// One product of floats; c of any strides.
-template <class T> void multiply(const Problem& p, const T* a, const T* b, T* c, Finish<T> finish) {
+template <class T>
+void multiply(const Problem& p, const T* a, const T* b, T* c, Finish<T> finish, bool relu) {
   const Operand<T> x{a, p.a_row, p.a_col}, y{b, p.b_row, p.b_col};
-  if (p.c_col == 1 || p.n == 1) return gemm<T>(p.m, p.n, p.k, x, y, c, p.c_row, finish);
+  if (p.c_col == 1 || p.n == 1) return gemm<T>(p.m, p.n, p.k, x, y, c, p.c_row, finish, relu);
   if (p.c_row == 1 && !finish.bias)
-    return gemm<T>(p.n, p.m, p.k, y.transposed(), x.transposed(), c, p.c_col, finish);
+    return gemm<T>(p.n, p.m, p.k, y.transposed(), x.transposed(), c, p.c_col, finish, relu);
   const Scratch<T> out(p.m * p.n);
   if (finish.beta != 0) gather_matrix(out.get(), c, p.m, p.n, p.c_row, p.c_col);
-  gemm<T>(p.m, p.n, p.k, x, y, out.get(), p.n, finish);
+  gemm<T>(p.m, p.n, p.k, x, y, out.get(), p.n, finish, relu);
   scatter_matrix(c, out.get(), p.m, p.n, p.c_row, p.c_col);
 }
 
@@ -66,10 +67,10 @@ bool stack(Problem& p) {
   return true;
 }
 
-template <class T> void run_float(Problem p, const T* a, const T* b, T* c, Finish<T> finish) {
+template <class T> void run_float(Problem p, const T* a, const T* b, T* c, Finish<T> finish, bool relu) {
   stack(p);
   const auto one = [&](int64_t i) {
-    multiply(p, a + i * p.a_batch, b + i * p.b_batch, c + i * p.c_batch, finish);
+    multiply(p, a + i * p.a_batch, b + i * p.b_batch, c + i * p.c_batch, finish, relu);
   };
   const int64_t work = p.m * p.n * p.k;
   if (p.batch == 1) return one(0);
@@ -95,14 +96,15 @@ template <class T> void narrow(T* dst, float* src, int64_t rows, int64_t columns
 }
 
 template <class T>
-void run_half(const Problem& p, const T* a, const T* b, const T* bias, T* c, Finish<float> finish) {
+void run_half(const Problem& p, const T* a, const T* b, const T* bias, T* c, Finish<float> finish,
+              bool relu) {
   const Scratch<float> x(p.m * p.k), y(p.k * p.n), z(p.m * p.n), w(bias ? p.n : 1);
   if (bias) widen(w.get(), bias, 1, p.n, 0, p.bias_stride), finish.bias = w.get();
   for (int64_t i = 0; i < p.batch; ++i) {
     widen(x.get(), a + i * p.a_batch, p.m, p.k, p.a_row, p.a_col);
     if (i == 0 || p.b_batch != 0) widen(y.get(), b + i * p.b_batch, p.k, p.n, p.b_row, p.b_col);
     if (finish.beta != 0) widen(z.get(), c + i * p.c_batch, p.m, p.n, p.c_row, p.c_col);
-    gemm<float>(p.m, p.n, p.k, {x.get(), p.k, 1}, {y.get(), p.n, 1}, z.get(), p.n, finish);
+    gemm<float>(p.m, p.n, p.k, {x.get(), p.k, 1}, {y.get(), p.n, 1}, z.get(), p.n, finish, relu);
     narrow(c + i * p.c_batch, z.get(), p.m, p.n, p.c_row, p.c_col);
   }
 }
@@ -131,9 +133,6 @@ void run_integer(const Problem& p, const T* a, const T* b, const T* bias, T* c, 
   });
 }
 
-/// Of the last step of a product.
-template <class T> T least(bool relu) { return relu ? T(0) : Finish<T>::kNone; }
-
 }  // namespace
 
 void IsaBackend::matmul(Context& context, double alpha, View a, View b, double beta, View bias, View c,
@@ -148,10 +147,9 @@ void IsaBackend::matmul(Context& context, double alpha, View a, View b, double b
       const Scratch<T> dense(gathered ? p.n : 0);
       if (gathered) gather_matrix(dense.get(), w, 1, p.n, 0, p.bias_stride);
       run_float<T>(p, x, y, c.as<T>(),
-                   {static_cast<T>(alpha), static_cast<T>(beta), gathered ? dense.get() : w, least<T>(relu)});
+                   {static_cast<T>(alpha), static_cast<T>(beta), gathered ? dense.get() : w}, relu);
     } else if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>) {
-      run_half<T>(p, x, y, w, c.as<T>(),
-                  {static_cast<float>(alpha), static_cast<float>(beta), nullptr, least<float>(relu)});
+      run_half<T>(p, x, y, w, c.as<T>(), {static_cast<float>(alpha), static_cast<float>(beta)}, relu);
     } else {
       run_integer<T>(p, x, y, w, c.as<T>(), alpha, beta);
       if (relu) unary(context, Unary::kRelu, 0, 0, c, c);
