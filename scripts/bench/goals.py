@@ -247,12 +247,14 @@ GOALS = [
     Goal("the same, the loss travels", "Rnn/10000/200/split_loss", row("Rnn/10000/200/local"), near(1.15)),
     Goal("CartPole, two calls per step, compiled policy", "CartPole/two", round_trips(2),
          per_second(10_000, "steps"),
-         why="the calls take 100 us of a step, 8 of them at the agent; tried: spins of 50 us (4,700 to 4,840 "
-             "and 8,610 to 10,310 steps/s), the policy compiled (6,250 to 8,070 and 7,540 to 8,740)"),
+         why="the calls take most of a step; tried: spins of 50 us (4,700 to 4,840 and 8,610 to 10,310 "
+             "steps/s), the policy compiled (6,250 to 8,070 and 7,540 to 8,740), long waits that leave the "
+             "polling (7,500 to 11,380 and 16,800 to 17,150)"),
     Goal("CartPole, one call per step, compiled", "CartPole/fused", round_trips(1),
          per_second(15_000, "steps"),
-         why="the call takes 75 us of a step, 8 of them at the agent; tried: spins of 50 us (7,950 to 8,530 "
-             "and 9,920 to 13,500 steps/s), the policy compiled (9,310 to 11,150 and 12,330 to 12,580)"),
+         why="the call takes most of a step; tried: spins of 50 us (7,950 to 8,530 and 9,920 to 13,500 "
+             "steps/s), the policy compiled (9,310 to 11,150 and 12,330 to 12,580), long waits that leave "
+             "the polling (11,910 to 15,350 and 22,730 to 23,270)"),
     Goal("addition of one element, no gradient", "small_add", None, within(80, "<= 80 ns"),
          why="641 instructions, of which about 200 are needed; tried: no views or loops for equal shapes "
              "(1125 to 751), inline free lists, tables outside functions (681 to 638), shorter shapes"),

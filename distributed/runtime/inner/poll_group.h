@@ -1,7 +1,8 @@
 // The polling of a transport's completion queue, by the leader/followers pattern. Handing a message to
 // another thread costs a wake-up (5 to 20 us), more than the work itself. So the polling role moves to the
 // thread that needs the result. One thread at a time, the leader, has the role:
-//   - a thread that waits for an Event takes a free role and polls until its event is set;
+//   - a thread that waits for an Event takes a free role and polls until its event is set, or the wait is a
+//     long one (threaded_event.cpp);
 //   - otherwise one of two service threads has it. It gives up the role to run the handler of a delivery
 //     itself, if the other service thread is free to take the role and no other handler waits.
 // A thread that gives up the role wakes a waiting thread, if there is one, to take it. If none does, a
