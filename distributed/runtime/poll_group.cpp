@@ -96,6 +96,12 @@ void PollGroup::release(bool wake) {
   }
 }
 
+void PollGroup::pass_to_service() {
+  passed_.store(true);
+  release(false);
+  wake_[in_handler_[0].load() ? 1 : 0].set();
+}
+
 void PollGroup::kick() {
   MutexLock lock(mutex_);
   if (Poller* const poller = poller_) poller->kick();
@@ -131,13 +137,14 @@ void PollGroup::serve(size_t index) {
   }
 }
 
-/// Waits until the role has been free for a tick.
+/// Waits until the role has been free for a tick, or was passed on.
 void PollGroup::rest(size_t index) {
   Latch& latch = wake_[index];
   ticking_.fetch_add(1);
   uint64_t seen = moves_.load();
   for (int still = 0; !finished_.load();) {
     latch.reset();
+    if (passed_.exchange(false)) break;
     if (still < kRestAfter) {
       if (!latch.announce()) latch.sleep(clock_now() + kTick);
     } else {  // the leader keeps the role for long: sleep until it gives it up

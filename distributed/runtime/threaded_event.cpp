@@ -61,17 +61,16 @@ class ThreadedEvent final : public EventImpl {
       if (latch_.is_set()) return true;
       if (core_->stopping.load()) throw RuntimeStopped(str("wait for ", what_, ": the runtime has stopped"));
       if (deadline != kNever && clock_now() >= deadline) return false;
-      const bool polls = here.active && here.group != nullptr;
-      if (polls && clock_now() >= active_until) {
+      if (here.active && clock_now() >= active_until) {
         here.leave_polling();
         continue;
       }
-      if (polls && here.group->try_take()) {
+      if (here.active && here.group->try_take()) {
         poll(*here.group, active_until, 1);
         continue;
       }
       if (here.group == nullptr && latch_.spin(core_->options.spin)) return true;
-      if (!latch_.announce() && !core_->stopping.load()) latch_.sleep(polls ? active_until : deadline);
+      if (!latch_.announce() && !core_->stopping.load()) latch_.sleep(here.active ? active_until : deadline);
     }
   }
 
@@ -101,7 +100,9 @@ class ThreadedEvent final : public EventImpl {
       }
       latch_.end_poll();
     }
-    group.release(core_->wait_count.load() > own);
+    const bool others = core_->wait_count.load() > own;
+    if (latch_.is_set() || others) group.release(others);
+    else group.pass_to_service();  // a long wait
   }
 
   /// Keeps a wait on the core's list for its scope.
@@ -112,9 +113,11 @@ class ThreadedEvent final : public EventImpl {
       if (core.spare_waits.empty()) core.spare_waits.push_back(nullptr);
       place = core.spare_waits.begin();
       *place = &event.latch_;
-      core.waits.splice(core.waits.end(), core.spare_waits, place);
-      core.wait_count.fetch_add(1);
       group = core.group;
+      active = group != nullptr;
+      auto& list = active ? core.waits : core.long_waits;
+      list.splice(list.end(), core.spare_waits, place);
+      if (active) core.wait_count.fetch_add(1);
       if (pool) {
         ++core.stats.blocked;
         if (!core.stopping.load()) dispatch(core, &refused);
@@ -137,7 +140,7 @@ class ThreadedEvent final : public EventImpl {
     }
     ThreadedEvent& event;
     const bool pool;
-    bool active = true;  ///< it takes the poll role
+    bool active = false;  ///< it takes the poll role
     std::list<Latch*>::iterator place;
     std::shared_ptr<PollGroup> group;
     Refused refused;  ///< tasks for which the last running thread of the pool was needed

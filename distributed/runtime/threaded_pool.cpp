@@ -252,8 +252,10 @@ void Core::run_inline(Task& task) {
 bool Core::has_queued() { return queued.load() > 0; }
 
 void Core::give_to_pool(Task& task, bool may_refuse) {
-  Refused refused;
   MutexLock lock(mutex);
+  if (stopping.load()) return;
+  // Another thread of the pool has to run: perhaps none can be started.
+  if (idle.empty() && stats.threads - stats.blocked <= 1) return;
   try {
     queue.emplace_front();
   } catch (const std::bad_alloc&) {
@@ -263,9 +265,7 @@ void Core::give_to_pool(Task& task, bool may_refuse) {
   task = {};
   queued = queue.size();
   --stats.threads;  // pool_post has counted this thread
-  dispatch(*this, may_refuse ? &refused : nullptr);
-  lock.unlock();
-  refused.run();
+  dispatch(*this, nullptr);
 }
 
 bool Core::has_waiters() { return wait_count.load() > 0; }

@@ -59,7 +59,7 @@ class Latch {
     const uint32_t now = word_.load(std::memory_order_acquire);
     if ((now & kSet) != 0 || (now & kWaited) == 0) return;
 #if defined(__SANITIZE_THREAD__)
-    // The thread sanitizer runs the handler of a signal between calls that it knows. It does not know this one.
+    // The thread sanitizer runs the handler of a signal between calls that it knows, and not within this one.
     deadline = std::min(deadline, clock_now() + std::chrono::seconds(1));
 #endif
     timespec ts{};

@@ -30,7 +30,8 @@ class PollHost {
   virtual void run_inline(Task& task) = 0;
   /// Whether more tasks wait for the pool.
   virtual bool has_queued() = 0;
-  /// Gives the task of an InlinePlace to the pool, before all that wait. Without memory it stays.
+  /// Gives the task of an InlinePlace to the pool, before all that wait. The task stays if perhaps no thread
+  /// of the pool would run it.
   virtual void give_to_pool(Task& task, bool may_refuse) = 0;
   /// ThreadedOptions::may_start.
   virtual bool may_start(int threads) = 0;
@@ -67,6 +68,8 @@ class PollGroup : public std::enable_shared_from_this<PollGroup> {
   bool poll(TimePoint deadline);
   /// Gives up the role. `wake`: wakes a waiting thread to take it.
   void release(bool wake);
+  /// Gives up the role to a service thread, which takes it at once.
+  void pass_to_service();
   /// Makes the current poll return.
   void kick();
   /// The group that this thread polls now; null: none.
@@ -86,6 +89,7 @@ class PollGroup : public std::enable_shared_from_this<PollGroup> {
   std::atomic<Poller*> poller_;  // null at the end; only the thread with the role polls and ends it
   PollHost& host_;
   std::atomic<bool> taken_{false}, finished_{false};
+  std::atomic<bool> passed_{false};  // to a service thread, which has not seen it
   std::atomic<uint64_t> moves_{0};
   std::atomic<int> ticking_{0};
   std::array<std::atomic<bool>, 2> in_handler_{};  // set before the role is laid down
