@@ -112,13 +112,23 @@ TEST(Polling, a_polling_wait_ends_when_its_event_is_set_elsewhere_or_its_time_is
   t->close();
 }
 
+/// Two workers with runtimes of their own; `b` gets the messages of `a`.
+struct PollingPair {
+  std::shared_ptr<Runtime> rt = make_threaded_runtime(), peer_rt = make_threaded_runtime();
+  Mailbox a{*peer_rt}, b{*rt};
+  std::shared_ptr<Transport> ta = make_grpc_transport(peer_rt, {.id = WorkerId{0}}, a),
+                             tb = make_grpc_transport(rt, {.id = WorkerId{1}}, b);
+  PollingPair() {
+    ta->add_peer(WorkerId{1}, tb->addresses());
+    tb->add_peer(WorkerId{0}, ta->addresses());
+  }
+  ~PollingPair() { ta->close(), tb->close(); }
+  PollingPair(const PollingPair&) = delete;
+};
+
 TEST(Polling, a_handler_that_computes_does_not_keep_messages_waiting) {
-  auto rt = make_threaded_runtime(), peer_rt = make_threaded_runtime();
-  Mailbox a(*peer_rt), b(*rt);
-  auto ta = make_grpc_transport(peer_rt, {.id = WorkerId{0}}, a),
-       tb = make_grpc_transport(rt, {.id = WorkerId{1}}, b);
-  ta->add_peer(WorkerId{1}, tb->addresses());
-  tb->add_peer(WorkerId{0}, ta->addresses());
+  PollingPair pair;
+  auto& [rt, peer_rt, a, b, ta, tb] = pair;
   std::atomic<bool> second{false}, first_saw_second{false};
   b.handle_with([&](Inbound m) {
     rt->post([&, first = m.header == "first"] {
@@ -135,19 +145,13 @@ TEST(Polling, a_handler_that_computes_does_not_keep_messages_waiting) {
   ta->send(WorkerId{1}, 1, "second");
   while (!first_saw_second) rt->sleep_for(1ms);
   EXPECT_TRUE(second);
-  ta->close();
-  tb->close();
 }
 
 /// Whether 20 messages, one after the other, are handled without a thread of the pool while a thread of the
 /// same runtime waits.
 bool needs_no_pool_beside_a_long_wait() {
-  auto rt = make_threaded_runtime(), peer_rt = make_threaded_runtime();
-  Mailbox a(*peer_rt), b(*rt);
-  auto ta = make_grpc_transport(peer_rt, {.id = WorkerId{0}}, a),
-       tb = make_grpc_transport(rt, {.id = WorkerId{1}}, b);
-  ta->add_peer(WorkerId{1}, tb->addresses());
-  tb->add_peer(WorkerId{0}, ta->addresses());
+  PollingPair pair;
+  auto& [rt, peer_rt, a, b, ta, tb] = pair;
   b.handle_with([&](Inbound m) { rt->post([&, from = m.from] { tb->send(from, 2, "done"); }); });
   Event end(*rt, "the end of the messages");
   const auto waits = rt->start_service("waits", [&] { end.wait_until(rt->now() + 60s); });
@@ -160,8 +164,6 @@ bool needs_no_pool_beside_a_long_wait() {
   const int threads = rt->pool_stats().threads;
   end.set();
   waits->join();
-  ta->close();
-  tb->close();
   return threads == 0;
 }
 
