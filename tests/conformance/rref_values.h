@@ -3,6 +3,7 @@
 
 #include <weft/autograd/ops/ops.h>
 #include <weft/distributed/rref/rref.h>
+#include <weft/distributed/runtime/sync.h>
 #include <weft/tensor/factories.h>
 
 #include "support/cluster.h"

@@ -7,6 +7,7 @@
 #include <weft/autograd/ops/ops.h>
 #include <weft/distributed/autograd/dist_autograd.h>
 #include <weft/distributed/rpc/rpc.h>
+#include <weft/distributed/runtime/sync.h>
 #include <weft/tensor/factories.h>
 
 #include "support/cluster.h"
