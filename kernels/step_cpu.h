@@ -191,7 +191,7 @@ inline constexpr int64_t kLeastPlace = 1024;
     int64_t i = begin;                                                                                  \
     if (const int64_t place = (end - begin) / (4 * Vec::kCount) * Vec::kCount; place >= kLeastPlace) {  \
       for (; i < begin + place; i += Vec::kCount)                                                       \
-        _Pragma("GCC unroll 4") for (int k = 0; k < 4; ++k) step(i + k * place);                        \
+        step(i), step(i + place), step(i + 2 * place), step(i + 3 * place);                             \
       i += 3 * place;                                                                                   \
     }                                                                                                   \
     for (; i <= last; i += Vec::kCount) step(i);                                                        \
