@@ -42,12 +42,16 @@ TEST_P(Idle, workers_without_work_sleep) {
   c.run_all([&](int rank) {  // all threads have been at work
     for (int64_t i = 0; i < 100; ++i) EXPECT_EQ(rpc_sync<idle_next>(1 - rank, i), i + 1);
   });
-  std::this_thread::sleep_for(500ms);
-  const int64_t before = sleeps();
-  std::this_thread::sleep_for(1s);
-  const int64_t more = sleeps() - before;
-  // A thread that looked every 20 ms would exceed this bound alone. Two idle workers wake 5 to 8 times.
-  EXPECT_LE(more, 40) << "wake-ups in a second";
+  // A thread that looked every 20 ms would exceed this bound alone. Two idle workers wake 5 to 8 times, the
+  // thread sanitizer's own thread 10 times. On a busy machine the first seconds still end the work before.
+  constexpr int64_t kMost = 40;
+  int64_t more = kMost + 1;
+  for (int second = 0; second < 10 && more > kMost; ++second) {
+    const int64_t before = sleeps();
+    std::this_thread::sleep_for(1s);
+    more = sleeps() - before;
+  }
+  EXPECT_LE(more, kMost) << "wake-ups in the last of ten seconds";
   c.shutdown();
 }
 
