@@ -147,6 +147,23 @@ TEST(Attention, a_mask_of_many_leading_dims_keeps_the_sizes_that_it_repeats) {
                        d(by_parts(h, learns, false)), 1e-4, 1e-4));
 }
 
+TEST(Attention, needs_less_memory_than_the_matrix_of_all_products) {
+  const Heads h = random_heads({}, 2048, 2048, 16);
+  const int64_t matrix = 2048 * 2048 * int64_t{sizeof(float)};
+  // The bytes that the forward and the backward of f take from the system at most. Blocks stay in the cache.
+  const auto most = [&](const auto& f) {
+    empty_cache();
+    const int64_t before = memory_stats().reserved;
+    const Tensor y = f();
+    grad({y}, {h.q, h.k, h.v}, {ones_like(y)});
+    return memory_stats().reserved - before;
+  };
+  for (const bool causal : {false, true})
+    EXPECT_LT(most([&] { return scaled_dot_product_attention(h.q, h.k, h.v, {.causal = causal}); }),
+              matrix / 4);
+  EXPECT_GT(most([&] { return matmul(softmax(matmul(h.q, h.k.t()), -1), h.v); }), matrix);
+}
+
 TEST(Attention, a_mask_that_changes_before_the_backward_is_refused) {
   const Heads h = random_heads({}, 3, 4, 5);
   Tensor mask = zeros({3, 4});

@@ -3,6 +3,7 @@
 #include "arrays.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <limits>
 #include <set>
@@ -253,11 +254,38 @@ TEST(Gemm, batches_may_broadcast_either_side) {
   });
 }
 
+template <class T> void check_dots_of_any_place() {
+  for (const auto& [m, n, k] : {std::array<int64_t, 3>{12, 9, 37}, {7, 6, 64}, {3, 5, 200}}) {
+    Array<T> a({m, k}), b({n, k}), c({m, n}), alone({1, 1});
+    a.random(1), b.random(2);
+    View transposed = b.view();
+    transposed.sizes = {k, n}, transposed.strides = {1, k};
+    Context context;
+    cpu().matmul(context, 1, a.view(), transposed, 0, {}, c.view());
+    for (int64_t i = 0; i < m; ++i)
+      for (int64_t j = 0; j < n; ++j) {
+        View row = a.view(), column = b.view();
+        row.data = a.data() + i * k, row.sizes = {1, k};
+        column.data = b.data() + j * k, column.sizes = {k, 1}, column.strides = {1, k};
+        cpu().matmul(context, 1, row, column, 0, {}, alone.view());
+        ASSERT_EQ(alone.at(0), c.at(i * n + j)) << m << " x " << n << " x " << k << " at " << i << ", " << j;
+      }
+  }
+}
+
+TEST(Gemm, a_dot_product_has_the_same_bits_beside_any_others) {
+  each_isa([] {
+    check_dots_of_any_place<float>();
+    check_dots_of_any_place<double>();
+  });
+}
+
 TEST(Gemm, has_the_same_bits_for_any_thread_count) {
   each_isa([] {
     each_engine([] {
       expect_same_bits_for_any_thread_count([] {
-        Array<float> a({509, 131}), b({131, 911}), bt({911, 131}), c({509, 911}), d({509, 911}), e({19, 911});
+        Array<float> a({509, 131}), b({131, 911}), bt({911, 131}), c({509, 911}), d({509, 911}), e({19, 911}),
+            f({11, 911});
         a.random(1), b.random(2), bt.random(3);
         View transposed = bt.view(), few = a.view();
         transposed.sizes = {131, 911}, transposed.strides = {1, 131};
@@ -266,7 +294,9 @@ TEST(Gemm, has_the_same_bits_for_any_thread_count) {
         cpu().matmul(context, 1, a.view(), b.view(), 0, {}, c.view());
         cpu().matmul(context, 1, a.view(), transposed, 0, {}, d.view());
         cpu().matmul(context, 1, few, transposed, 0, {}, e.view());
-        return join({c.bytes(), d.bytes(), e.bytes()});
+        few.sizes = {11, 131};
+        cpu().matmul(context, 1, few, transposed, 0, {}, f.view());
+        return join({c.bytes(), d.bytes(), e.bytes(), f.bytes()});
       });
     });
   });

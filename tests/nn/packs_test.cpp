@@ -23,7 +23,7 @@ namespace {
 using test::error_of;
 using test::has;
 
-constexpr int64_t kRows = 40, kIn = 64, kOut = 72;  // more rows than any product in place takes
+constexpr int64_t kRows = 56, kIn = 64, kOut = 72;  // more rows than any product in place takes
 
 /// Begins without packs, with the engine that can keep them, and restores engine and limit.
 class Packs : public ::testing::Test {

@@ -22,22 +22,20 @@ inline constexpr EngineRow kNoEngine{GemmEngine::kTile, false, 1, 0, 1, 0};
 #if defined(__AVX512F__)
 inline constexpr EngineRow kEngineRows[] = {
     kNoEngine,
-    {GemmEngine::kOnednn, false, 33, kAny, 1, 16384},     // 1.18 to 1.26 times as fast as the tiles
-    {GemmEngine::kEigen, false, 1, 1, 16385, 262144},     // 1.40 times as fast as the tiles
-    {GemmEngine::kOnednn, false, 2, 96, 16385, 262144},   // 1.11 to 1.27 times as fast as the tiles
-    {GemmEngine::kOnednn, false, 17, 512, 262145, kAny},  // 1.12 to 1.24 times as fast as the tiles
-    {GemmEngine::kOnednn, true, 2, 16, 1, 16384},         // 1.50 to 1.56 times as fast as the tiles
-    {GemmEngine::kOnednn, true, 2, 32, 16385, 262144},    // 1.27 to 1.74 times as fast as the tiles
+    {GemmEngine::kOnednn, false, 97, kAny, 1, 16384},      // 1.39 to 1.41 times as fast as the tiles
+    {GemmEngine::kEigen, false, 1, 1, 16385, 262144},      // 1.32 times as fast as the tiles
+    {GemmEngine::kOnednn, false, 2, 8, 16385, 262144},     // 1.19 times as fast as the tiles
+    {GemmEngine::kOnednn, false, 97, 512, 16385, 262144},  // 1.13 times as fast as the tiles
+    {GemmEngine::kOnednn, false, 9, 512, 262145, kAny},    // 1.09 to 1.24 times as fast as the tiles
 };
 #elif defined(__AVX2__)
 inline constexpr EngineRow kEngineRows[] = {
     kNoEngine,
-    {GemmEngine::kEigen, false, 1, 1, 1, 16384},          // 1.44 times as fast as the tiles
-    {GemmEngine::kOnednn, false, 33, 96, 1, 16384},       // 1.20 times as fast as the tiles
-    {GemmEngine::kOnednn, false, 513, kAny, 1, 16384},    // 1.15 times as fast as the tiles
-    {GemmEngine::kOnednn, false, 1, 1, 16385, 262144},    // 2.30 times as fast as the tiles
-    {GemmEngine::kOnednn, false, 33, 96, 16385, 262144},  // 1.13 times as fast as the tiles
-    {GemmEngine::kOnednn, false, 17, 96, 262145, kAny},   // 1.12 to 1.21 times as fast as the tiles
+    {GemmEngine::kEigen, false, 1, 1, 1, 16384},          // 1.49 times as fast as the tiles
+    {GemmEngine::kOnednn, false, 33, kAny, 1, 16384},     // 1.14 to 1.47 times as fast as the tiles
+    {GemmEngine::kOnednn, false, 1, 1, 16385, 262144},    // 2.37 times as fast as the tiles
+    {GemmEngine::kOnednn, false, 9, 512, 16385, 262144},  // 1.09 to 1.19 times as fast as the tiles
+    {GemmEngine::kOnednn, false, 9, 96, 262145, kAny},    // 1.15 to 1.21 times as fast as the tiles
 };
 #else
 inline constexpr EngineRow kEngineRows[] = {kNoEngine};

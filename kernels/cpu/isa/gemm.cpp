@@ -23,8 +23,10 @@ inline constexpr int64_t kTaskWork = 1 << 20;
 inline constexpr int64_t kTasksWanted = 32;  // enough to keep many threads busy evenly
 // a library packs b anew in every task: with many columns, cut those instead
 inline constexpr int64_t kLibraryRows = 1024;
-inline constexpr int64_t kDirectRows = 24;  // b row-major: up to here packing costs more than it saves
-inline constexpr int64_t kDotRows = 8;      // b transposed: the same
+// Rows of a up to which packing costs more than it saves: b row-major, the same where b stays in the
+// second-level cache, and b transposed.
+inline constexpr int64_t kDirectRows = 24, kDirectRowsInCache = 48, kDotRows = 12;
+inline constexpr int64_t kCachedBytes = 1 << 20;  // of b
 
 /// The partition of c: parts of rows, and parts of columns in whole panels.
 struct Partition {
@@ -157,7 +159,8 @@ void tile_gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c
   if (n == 1 && m > 1 && c_row == 1 && !finish.bias && a.col == 1 && b.row == 1)
     return direct_gemm<T>(1, m, k, b.transposed(), a.transposed(), c, m, finish, relu);
   const bool row_major = b.col == 1, dots = b.row == 1 && a.col == 1;
-  if ((row_major && m <= kDirectRows) || (dots && (m <= kDotRows || m * n * k <= 4096)))
+  const int64_t few = n * k * int64_t{sizeof(T)} <= kCachedBytes ? kDirectRowsInCache : kDirectRows;
+  if ((row_major && m <= few) || (dots && (m <= kDotRows || m * n * k <= 4096)))
     return direct_gemm(m, n, k, a, b, c, c_row, finish, relu);
   packed_gemm(m, n, k, a, b, c, c_row, finish, relu);
 }

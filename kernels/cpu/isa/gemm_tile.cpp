@@ -1,10 +1,12 @@
-// Packing and register tiles of the matrix product (gemm_tile.h). The tile kernel is one function template,
-// instantiated for each height and for a width of one or two vectors. The accumulators stay in registers over
-// a whole block of k.
+// Register tiles and dot products of the matrix product (gemm_tile.h). The tile kernel is one function
+// template, instantiated for each height and for a width of one or two vectors. The accumulators stay in
+// registers over a whole block of k.
 #include <weft/kernels/cpu/isa/gemm_tile.h>
 
+#include <weft/kernels/cpu/isa/quads.h>
 #include <weft/kernels/cpu/isa/rows.h>
 
+#include <type_traits>
 #include <utility>
 
 namespace weft::kernels::WEFT_ISA_NS {
@@ -18,32 +20,6 @@ template <class T> void positive_part(int64_t m, int64_t n, T* c, int64_t c_row)
 }
 
 namespace {
-
-template <class T> struct QuadOf;
-template <> struct QuadOf<float> { using Type = float __attribute__((vector_size(16))); };
-template <> struct QuadOf<double> { using Type = double __attribute__((vector_size(32))); };
-template <class T> using Quad = typename QuadOf<T>::Type;
-
-/// Four rows of four consecutive k to four columns: the transposing inner step of pack().
-template <class T> WEFT_INLINE void transpose4(T* dst, int64_t width, const T* src, int64_t stride_i) {
-  Quad<T> r0, r1, r2, r3;
-  __builtin_memcpy(&r0, src, sizeof r0);
-  __builtin_memcpy(&r1, src + stride_i, sizeof r0);
-  __builtin_memcpy(&r2, src + 2 * stride_i, sizeof r0);
-  __builtin_memcpy(&r3, src + 3 * stride_i, sizeof r0);
-  const Quad<T> low01 = __builtin_shufflevector(r0, r1, 0, 4, 1, 5),
-                high01 = __builtin_shufflevector(r0, r1, 2, 6, 3, 7);
-  const Quad<T> low23 = __builtin_shufflevector(r2, r3, 0, 4, 1, 5),
-                high23 = __builtin_shufflevector(r2, r3, 2, 6, 3, 7);
-  const Quad<T> c0 = __builtin_shufflevector(low01, low23, 0, 1, 4, 5),
-                c1 = __builtin_shufflevector(low01, low23, 2, 3, 6, 7);
-  const Quad<T> c2 = __builtin_shufflevector(high01, high23, 0, 1, 4, 5),
-                c3 = __builtin_shufflevector(high01, high23, 2, 3, 6, 7);
-  __builtin_memcpy(dst, &c0, sizeof c0);
-  __builtin_memcpy(dst + width, &c1, sizeof c0);
-  __builtin_memcpy(dst + 2 * width, &c2, sizeof c0);
-  __builtin_memcpy(dst + 3 * width, &c3, sizeof c0);
-}
 
 /// Rows of b and bytes of a packed strip that are fetched before their use. Few rows of a: b comes from
 /// beyond the second-level cache. Many: b comes from there, and drives the strip out of the first level.
@@ -147,6 +123,51 @@ template <class T> void finish_empty(int64_t m, int64_t n0, int64_t n1, T* c, in
       c[i * c_row + j] = (f.beta != 0 ? f.beta * c[i * c_row + j] : T(0)) + (f.bias ? f.bias[j] : T(0));
 }
 
+/// The sum of the lanes of each of four vectors, added in the order of sum_lanes().
+template <class T> WEFT_INLINE void sums_of_four(const Vec<T> (&a)[4], Wide<T, 1>& sums) {
+  constexpr int kCount = kLanes<T>;
+  if constexpr (kCount == 16) {
+    const auto halves = [](const Vec<T>& x, const Vec<T>& y, Vec<T>& v) __attribute__((always_inline)) {
+      v = __builtin_shufflevector(x, y, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
+          __builtin_shufflevector(x, y, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
+    };
+    Vec<T> x, y;
+    halves(a[0], a[1], x), halves(a[2], a[3], y);
+    Vec<T> v = __builtin_shufflevector(x, y, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27) +
+               __builtin_shufflevector(x, y, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
+    Vec<T> other;
+    pick<2, 3, 2, 3>(v, v, other), v += other;
+    pick<1, 1, 1, 1>(v, v, other), v += other;
+    sums = __builtin_shufflevector(v, v, 0, 4, 8, 12);
+  } else if constexpr (kCount == 8) {
+    const auto quads = [](const Vec<T>& x, const Vec<T>& y, Vec<T>& v) __attribute__((always_inline)) {
+      v = __builtin_shufflevector(x, y, 0, 1, 2, 3, 8, 9, 10, 11) +
+          __builtin_shufflevector(x, y, 4, 5, 6, 7, 12, 13, 14, 15);
+    };
+    Vec<T> x, y;
+    quads(a[0], a[1], x), quads(a[2], a[3], y);
+    Vec<T> v = __builtin_shufflevector(x, y, 0, 1, 4, 5, 8, 9, 12, 13) +
+               __builtin_shufflevector(x, y, 2, 3, 6, 7, 10, 11, 14, 15);
+    Vec<T> other = __builtin_shufflevector(v, v, 1, 1, 3, 3, 5, 5, 7, 7);
+    v += other;
+    sums = __builtin_shufflevector(v, v, 0, 2, 4, 6);
+  } else if constexpr (kCount == 4) {
+    Vec<T> low, high, x, y;
+    pick<0, 4, 1, 5>(a[0], a[1], low), pick<2, 6, 3, 7>(a[0], a[1], high), x = low + high;
+    pick<0, 4, 1, 5>(a[2], a[3], low), pick<2, 6, 3, 7>(a[2], a[3], high), y = low + high;
+    pick<0, 1, 4, 5>(x, y, low), pick<2, 3, 6, 7>(x, y, high);
+    sums = low + high;
+  } else {
+    for (int i = 0; i < 4; ++i) sums[i] = sum_lanes<T>(a[i]);
+  }
+}
+
+#if defined(__AVX512F__)
+inline constexpr int kDotsRows = 4;  // 16 sums and 5 operands of 32 registers
+#else
+inline constexpr int kDotsRows = 2;  // 8 and 3 of 16
+#endif
+
 /// Dot products of kRows rows of a with kColumns columns of b, both contiguous along k.
 template <class T, int kRows, int kColumns>
 void dots(int64_t k, const T* a, int64_t a_row, const T* b, int64_t b_column, T* c, int64_t c_row,
@@ -168,114 +189,45 @@ void dots(int64_t k, const T* a, int64_t a_row, const T* b, int64_t b_column, T*
     step([](const T* q) __attribute__((always_inline)) { return load(q); });
   if (p < k) step([ k, p ](const T* q) __attribute__((always_inline)) { return load_part(q, k - p); });
 #pragma GCC unroll 4
-  for (int i = 0; i < kRows; ++i)
-#pragma GCC unroll 4
-    for (int j = 0; j < kColumns; ++j) {
-      T& out = c[i * c_row + j];
-      T v = f.alpha * sum_lanes<T>(acc[i][j]);
-      if (f.beta != 0) v += f.beta * out;
-      if (f.bias) v += f.bias[j];
-      out = v;
-    }
+  for (int i = 0; i < kRows; ++i) {
+    T* const out = c + i * c_row;
+    std::conditional_t<kColumns == 4, Wide<T, 1>, T> v, old;
+    if constexpr (kColumns == 4) sums_of_four<T>(acc[i], v);
+    else v = sum_lanes<T>(acc[i][0]);
+    v *= f.alpha;
+    if (f.beta != 0) __builtin_memcpy(&old, out, sizeof old), v += f.beta * old;
+    if (f.bias) __builtin_memcpy(&old, f.bias, sizeof old), v += old;
+    __builtin_memcpy(out, &v, sizeof v);
+  }
+}
+
+/// One or four columns of b with all rows of a.
+template <class T, int kColumns>
+void dots_of_columns(int64_t m, int64_t k, const T* a, int64_t a_row, const T* b, int64_t b_column, T* c,
+                     int64_t c_row, Finish<T> f) {
+  int64_t i = 0;
+  const auto rows = [&](auto many) __attribute__((always_inline)) {
+    for (; i + many <= m; i += many)
+      dots<T, many, kColumns>(k, a + i * a_row, a_row, b, b_column, c + i * c_row, c_row, f);
+  };
+  rows(std::integral_constant<int, kDotsRows>());
+  if constexpr (kDotsRows > 2) rows(std::integral_constant<int, 2>());
+  rows(std::integral_constant<int, 1>());
 }
 
 template <class T>
 void multiply_dots(int64_t m, int64_t n, int64_t k, const T* a, int64_t a_row, const T* b, int64_t b_column,
                    T* c, int64_t c_row, Finish<T> f) {
-  for (int64_t j = 0; j < n; j += 4) {
-    const Finish<T> here = at_column(f, j);
-    for (int64_t i = 0; i < m; i += 2) {
-      const T* x = a + i * a_row;
-      const T* y = b + j * b_column;
-      T* out = c + i * c_row + j;
-      if (i + 2 <= m && j + 4 <= n) dots<T, 2, 4>(k, x, a_row, y, b_column, out, c_row, here);
-      else if (j + 4 <= n) dots<T, 1, 4>(k, x, a_row, y, b_column, out, c_row, here);
-      else
-        for (int64_t r = i; r < m && r < i + 2; ++r)
-          for (int64_t q = 0; q < n - j; ++q)
-            dots<T, 1, 1>(k, a + r * a_row, a_row, y + q * b_column, b_column, c + r * c_row + j + q, c_row,
-                          at_column(here, q));
-    }
-  }
+  int64_t j = 0;
+  for (; j + 4 <= n; j += 4)
+    dots_of_columns<T, 4>(m, k, a, a_row, b + j * b_column, b_column, c + j, c_row, at_column(f, j));
+  for (; j < n; ++j)
+    dots_of_columns<T, 1>(m, k, a, a_row, b + j * b_column, b_column, c + j, c_row, at_column(f, j));
 }
 
 }  // namespace
 
-template <class T>
-void pack(T* dst, int64_t width, int64_t count, const T* src, int64_t stride_i, int64_t stride_k, int64_t k) {
-  if (stride_i == 1) {
-    if (count == width && width % kLanes<T> == 0) {
-      for (int64_t p = 0; p < k; ++p)
-        for (int64_t i = 0; i < width; i += kLanes<T>) {
-          __builtin_prefetch(src + p * stride_k + width + i);  // of the next panel
-          store(dst + p * width + i, load(src + p * stride_k + i));
-        }
-      return;
-    }
-    const int64_t whole = count / kLanes<T> * kLanes<T>, rest = count - whole;
-    for (int64_t p = 0; p < k; ++p) {
-      const T* from = src + p * stride_k;
-      T* to = dst + p * width;
-      for (int64_t i = 0; i < whole; i += kLanes<T>) store(to + i, load(from + i));
-      if (rest > 0) store_part(to + whole, rest, load_part(from + whole, rest));
-      for (int64_t i = count; i < width; ++i) to[i] = 0;
-    }
-    return;
-  }
-  constexpr int64_t kLine = 64 / int64_t{sizeof(T)};
-  const int64_t fours = stride_k == 1 ? count / 4 * 4 : 0, steps = k / 4 * 4;
-  for (int64_t i = 0; i < fours; i += 4) {
-    const T* from = src + i * stride_i;
-    for (int64_t p = 0; p < steps; p += 4) {
-      if (p % kLine == 0)
-        for (int64_t q = 4; q < 8; ++q) __builtin_prefetch(from + q * stride_i + p);  // of the next four rows
-      transpose4(dst + p * width + i, width, from + p, stride_i);
-    }
-    for (int64_t p = steps; p < k; ++p)
-      for (int64_t q = 0; q < 4; ++q) dst[p * width + i + q] = from[q * stride_i + p];
-  }
-  for (int64_t i = fours; i < count; ++i)
-    for (int64_t p = 0; p < k; ++p) dst[p * width + i] = src[i * stride_i + p * stride_k];
-  for (int64_t i = count; i < width; ++i)
-    for (int64_t p = 0; p < k; ++p) dst[p * width + i] = 0;
-}
-
 namespace {
-
-/// Packs kc rows of n columns of b by panels.
-template <class T> void pack_panels(T* dst, Operand<T> b, int64_t kc, int64_t n) {
-  for (int64_t j = 0; j < n; j += kPanel<T>) {
-    const int64_t count = n - j < kPanel<T> ? n - j : kPanel<T>;
-    pack(dst + j * kc, packed_columns<T>(count), count, b.at(0, j), b.col, b.row, kc);
-  }
-}
-
-/// Packs kc columns of a by strips. Where columns are contiguous, several strips read each of them in turn,
-/// so that a page is used for more than the rows of one strip.
-template <class T> void pack_strips(T* dst, Operand<T> a, const Parts& strips, int64_t kc) {
-  constexpr int64_t kTogether = 16;
-  const int64_t together = a.row == 1 ? kTogether : 1;
-  for (int64_t first = 0; first < strips.count; first += together) {
-    const int64_t last = strips.count - first < together ? strips.count : first + together;
-    if (together == 1) {
-      const int64_t i = strips.begin(first), rows = strips.size(first);
-      pack(dst + i * kc, rows, rows, a.at(i, 0), a.row, a.col, kc);
-      continue;
-    }
-    for (int64_t p = 0; p < kc; ++p) {
-      int64_t i = strips.begin(first);
-      for (int64_t s = first; s < last; ++s) {
-        const int64_t rows = strips.size(s);
-        const T* from = a.at(i, p);
-        T* to = dst + i * kc + p * rows;
-        int64_t r = 0;
-        for (; r + kLanes<T> <= rows; r += kLanes<T>) store(to + r, load(from + r));
-        if (r < rows) store_part(to + r, rows - r, load_part(from + r, rows - r));
-        i += rows;
-      }
-    }
-  }
-}
 
 /// One block of b, which stays in the second-level cache, with each strip of a, which stays in the first
 /// level. So a row of c is written from one column to the next.
@@ -296,20 +248,6 @@ void multiply_block(const Parts& strips, int64_t n, int64_t kc, const T* a, cons
 
 }  // namespace
 
-template <class T> void pack_b(T* dst, Operand<T> b, int64_t k, int64_t n, int64_t n0, int64_t n1) {
-  const Parts blocks(k, kBlockK);
-  for (int64_t kb = 0; kb < blocks.count; ++kb) {
-    const int64_t k0 = blocks.begin(kb), kc = blocks.size(kb);
-    pack_panels(dst + k0 * packed_columns<T>(n) + n0 * kc, b.from(k0, n0), kc, n1 - n0);
-  }
-}
-
-template <class T> void pack_a(T* dst, Operand<T> a, int64_t m, int64_t k) {
-  const Parts blocks(k, kBlockK), strips(m, kStripRows);
-  for (int64_t kb = 0; kb < blocks.count; ++kb)
-    pack_strips(dst + blocks.begin(kb) * m, a.from(0, blocks.begin(kb)), strips, blocks.size(kb));
-}
-
 template <class T>
 void multiply(int64_t m, int64_t n, int64_t k, Side<T> a, Side<T> b, int64_t n0, int64_t n1, T* c,
               int64_t c_row, Finish<T> finish, bool relu) {
@@ -328,8 +266,8 @@ void multiply(int64_t m, int64_t n, int64_t k, Side<T> a, Side<T> b, int64_t n0,
     const int64_t width = n1 - j < kBlockColumns<T> ? n1 - j : kBlockColumns<T>;
     for (int64_t kb = 0; kb < blocks.count; ++kb) {
       const int64_t k0 = blocks.begin(kb), kc = blocks.size(kb);
-      if (!a.packed) pack_strips(strips_here.get(), a.plain.from(0, k0), strips, kc);
-      if (!b.packed) pack_panels(panels_here.get(), b.plain.from(k0, j), kc, width);
+      if (!a.packed) pack_a(strips_here.get(), a.plain.from(0, k0), m, kc);
+      if (!b.packed) pack_b(panels_here.get(), b.plain.from(k0, j), kc, width, 0, width);
       multiply_block(strips, width, kc, a.packed ? a.packed + k0 * m : strips_here.get(),
                      b.packed ? b.packed + k0 * packed_columns<T>(n) + j * kc : panels_here.get(), c + j,
                      c_row, at_column(of_block(finish, kb), j), relu && kb + 1 == blocks.count);
@@ -348,7 +286,7 @@ void multiply_direct(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b
   const Scratch<T> strips_here(packed ? m * blocks.size(0) : 0);
   for (int64_t kb = 0; kb < blocks.count; ++kb) {
     const int64_t k0 = blocks.begin(kb), kc = blocks.size(kb);
-    if (packed) pack_strips(strips_here.get(), a.from(0, k0), strips, kc);
+    if (packed) pack_a(strips_here.get(), a.from(0, k0), m, kc);
     for (int64_t j = 0; j < n; j += kPanel<T>) {
       const int64_t columns = n - j < kPanel<T> ? n - j : kPanel<T>, width = packed_columns<T>(columns);
       const Finish<T> f = at_column(of_block(finish, kb), j);
@@ -372,9 +310,6 @@ void multiply_direct(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b
 }
 
 #define WEFT_INSTANTIATE(T)                                                                             \
-  template void pack<T>(T*, int64_t, int64_t, const T*, int64_t, int64_t, int64_t);                     \
-  template void pack_b<T>(T*, Operand<T>, int64_t, int64_t, int64_t, int64_t);                          \
-  template void pack_a<T>(T*, Operand<T>, int64_t, int64_t);                                            \
   template void positive_part<T>(int64_t, int64_t, T*, int64_t);                                        \
   template void multiply<T>(int64_t, int64_t, int64_t, Side<T>, Side<T>, int64_t, int64_t, T*, int64_t, \
                             Finish<T>, bool);                                                           \
