@@ -133,7 +133,7 @@ TEST(Gemm, matches_a_double_loop_in_every_class_of_the_table_of_engines) {
   kernels::set_gemm_engine(GemmEngine::kAuto);
   each_isa([] {
     for (const auto& [n, k] : {std::pair<int64_t, int64_t>{64, 96}, {300, 200}, {150, 700}, {1100, 250}})
-      for (int64_t m : {1, 4, 13, 30, 60, 530})
+      for (int64_t m : {1, 4, 13, 30, 60, 128, 530})
         for (int t = 0; t < 4; ++t)
           if (m * n * k < 30'000'000) check<float>({m, n, k, (t & 1) != 0, (t & 2) != 0, 1, 0, t == 2});
   });
@@ -254,20 +254,22 @@ TEST(Gemm, batches_may_broadcast_either_side) {
   });
 }
 
-template <class T> void check_dots_of_any_place() {
+template <class T> void check_dots_of_any_place(double alpha, double beta, bool biased) {
   for (const auto& [m, n, k] : {std::array<int64_t, 3>{12, 9, 37}, {7, 6, 64}, {3, 5, 200}}) {
-    Array<T> a({m, k}), b({n, k}), c({m, n}), alone({1, 1});
-    a.random(1), b.random(2);
+    Array<T> a({m, k}), b({n, k}), c({m, n}), alone({1, 1}), bias({n}), first({m, n});
+    a.random(1), b.random(2), bias.random(3), c.random(4), first.random(4);
     View transposed = b.view();
     transposed.sizes = {k, n}, transposed.strides = {1, k};
     Context context;
-    cpu().matmul(context, 1, a.view(), transposed, 0, {}, c.view());
+    cpu().matmul(context, alpha, a.view(), transposed, beta, biased ? bias.view() : View{}, c.view());
     for (int64_t i = 0; i < m; ++i)
       for (int64_t j = 0; j < n; ++j) {
-        View row = a.view(), column = b.view();
+        View row = a.view(), column = b.view(), one = bias.view();
         row.data = a.data() + i * k, row.sizes = {1, k};
         column.data = b.data() + j * k, column.sizes = {k, 1}, column.strides = {1, k};
-        cpu().matmul(context, 1, row, column, 0, {}, alone.view());
+        one.data = bias.data() + j, one.sizes = {1};
+        alone.data()[0] = first.data()[i * n + j];
+        cpu().matmul(context, alpha, row, column, beta, biased ? one : View{}, alone.view());
         ASSERT_EQ(alone.at(0), c.at(i * n + j)) << m << " x " << n << " x " << k << " at " << i << ", " << j;
       }
   }
@@ -275,8 +277,13 @@ template <class T> void check_dots_of_any_place() {
 
 TEST(Gemm, a_dot_product_has_the_same_bits_beside_any_others) {
   each_isa([] {
-    check_dots_of_any_place<float>();
-    check_dots_of_any_place<double>();
+    for (const bool biased : {false, true})
+      for (const double beta : {0., 0.7})
+        for (const double alpha : {1., 0.3}) {
+          SCOPED_TRACE(str("alpha ", alpha, ", beta ", beta, ", bias ", biased));
+          check_dots_of_any_place<float>(alpha, beta, biased);
+          check_dots_of_any_place<double>(alpha, beta, biased);
+        }
   });
 }
 
@@ -285,8 +292,8 @@ TEST(Gemm, has_the_same_bits_for_any_thread_count) {
     each_engine([] {
       expect_same_bits_for_any_thread_count([] {
         Array<float> a({509, 131}), b({131, 911}), bt({911, 131}), c({509, 911}), d({509, 911}), e({19, 911}),
-            f({11, 911});
-        a.random(1), b.random(2), bt.random(3);
+            wide({3001, 131}), f({11, 3001});
+        a.random(1), b.random(2), bt.random(3), wide.random(4);
         View transposed = bt.view(), few = a.view();
         transposed.sizes = {131, 911}, transposed.strides = {1, 131};
         few.sizes = {19, 131};
@@ -294,8 +301,8 @@ TEST(Gemm, has_the_same_bits_for_any_thread_count) {
         cpu().matmul(context, 1, a.view(), b.view(), 0, {}, c.view());
         cpu().matmul(context, 1, a.view(), transposed, 0, {}, d.view());
         cpu().matmul(context, 1, few, transposed, 0, {}, e.view());
-        few.sizes = {11, 131};
-        cpu().matmul(context, 1, few, transposed, 0, {}, f.view());
+        few.sizes = {11, 131}, transposed.sizes = {131, 3001}, transposed.data = wide.data();
+        cpu().matmul(context, 1, few, transposed, 0, {}, f.view());  // dot products, in several tasks
         return join({c.bytes(), d.bytes(), e.bytes(), f.bytes()});
       });
     });

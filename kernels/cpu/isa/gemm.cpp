@@ -23,10 +23,11 @@ inline constexpr int64_t kTaskWork = 1 << 20;
 inline constexpr int64_t kTasksWanted = 32;  // enough to keep many threads busy evenly
 // a library packs b anew in every task: with many columns, cut those instead
 inline constexpr int64_t kLibraryRows = 1024;
-// Rows of a up to which packing costs more than it saves: b row-major, the same where b stays in the
-// second-level cache, and b transposed.
-inline constexpr int64_t kDirectRows = 24, kDirectRowsInCache = 48, kDotRows = 12;
-inline constexpr int64_t kCachedBytes = 1 << 20;  // of b
+// Rows of a up to which packing costs more than it saves.
+inline constexpr int64_t kDirectRows = 24;         // b row-major
+inline constexpr int64_t kDirectRowsInCache = 48;  // the same, b of at most kCachedBytes
+inline constexpr int64_t kCachedBytes = 1 << 20;   // half a second-level cache
+inline constexpr int64_t kDotRows = 12;            // b transposed
 
 /// The partition of c: parts of rows, and parts of columns in whole panels.
 struct Partition {

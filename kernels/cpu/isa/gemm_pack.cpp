@@ -15,7 +15,7 @@ template <class T>
 inline constexpr int kMostQuads = sizeof(T) == sizeof(float) ? kVecBytes / (4 * static_cast<int>(sizeof(T)))
                                                              : 1;
 
-/// v = four numbers of each fourth row of src, side by side, those of `last` as the last ones.
+/// v = four numbers of each fourth row of src, side by side. The last row is at `last`.
 template <class T, int kQuads>
 WEFT_INLINE void join([[maybe_unused]] const T* src, [[maybe_unused]] int64_t stride_i, const T* last,
                       Wide<T, kQuads>& v) {
@@ -46,7 +46,8 @@ void transpose(T* dst, int64_t width, int64_t last, const T* src, int64_t stride
   const bool whole = rows == 4 * kQuads && kQuads != 3;
   for (int64_t p = 0; p < steps; p += 4) {
     if (p % kLine == 0)
-      for (int64_t i = rows; i < 2 * rows; ++i) __builtin_prefetch(src + i * stride_i + p);  // the next ones
+      for (int64_t i = rows; i < 2 * rows; ++i)
+        __builtin_prefetch(src + i * stride_i + p);  // of the next strip
     const T* from = src + p;
     asm("" : "+r"(from));  // else GCC keeps a pointer to each row, more than the registers hold
     Wide<T, kQuads> r[4], low01, high01, low23, high23, c[4];

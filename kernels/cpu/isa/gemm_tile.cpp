@@ -162,12 +162,6 @@ template <class T> WEFT_INLINE void sums_of_four(const Vec<T> (&a)[4], Wide<T, 1
   }
 }
 
-#if defined(__AVX512F__)
-inline constexpr int kDotsRows = 4;  // 16 sums and 5 operands of 32 registers
-#else
-inline constexpr int kDotsRows = 2;  // 8 and 3 of 16
-#endif
-
 /// Dot products of kRows rows of a with kColumns columns of b, both contiguous along k.
 template <class T, int kRows, int kColumns>
 void dots(int64_t k, const T* a, int64_t a_row, const T* b, int64_t b_column, T* c, int64_t c_row,
@@ -224,10 +218,6 @@ void multiply_dots(int64_t m, int64_t n, int64_t k, const T* a, int64_t a_row, c
   for (; j < n; ++j)
     dots_of_columns<T, 1>(m, k, a, a_row, b + j * b_column, b_column, c + j, c_row, at_column(f, j));
 }
-
-}  // namespace
-
-namespace {
 
 /// One block of b, which stays in the second-level cache, with each strip of a, which stays in the first
 /// level. So a row of c is written from one column to the next.

@@ -3,7 +3,8 @@
 //
 // A panel of b is [k][kPanel] with kPanel = 2 vectors; a last panel whose columns fit one vector is [k][1
 // vector]. A strip of a is [k][rows]. Every element of c is summed over k in order inside blocks of kBlockK.
-// So the tiling, the partition among threads and the number of rows never change the bits.
+// So the tiling, the partition among threads and the number of rows never change the bits. Dot products, for
+// few rows and a transposed b, sum each lane of a vector apart, in any place with the same bits.
 #pragma once
 
 #include <weft/kernels/cpu/isa/tasks.h>
@@ -13,12 +14,15 @@ namespace weft::kernels::WEFT_ISA_NS {
 
 #if defined(__AVX512F__)
 inline constexpr int kStripRows = 12;         // 24 of 32 registers hold the tile
+inline constexpr int kDotsRows = 4;           // 16 of 32 registers hold sums
 inline constexpr int64_t kBlockBytes = 2048;  // of a row of b: with kBlockK rows, half a second-level cache
 #elif defined(__AVX2__)
 inline constexpr int kStripRows = 6;  // 12 of 16
+inline constexpr int kDotsRows = 2;   // 8 of 16
 inline constexpr int64_t kBlockBytes = 1024;
 #else
 inline constexpr int kStripRows = 5;  // 10 of 16; without FMA a product needs an additional register
+inline constexpr int kDotsRows = 2;
 inline constexpr int64_t kBlockBytes = 1024;
 #endif
 inline constexpr int64_t kBlockK = 256;

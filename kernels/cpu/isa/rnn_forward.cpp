@@ -12,7 +12,7 @@ namespace weft::kernels::WEFT_ISA_NS {
 
 namespace {
 
-// passes over W_hh, of two rows each, up to which packing costs more than it saves
+// passes over W_hh, of kDotsRows rows each, up to which packing costs more than it saves
 inline constexpr int64_t kDirectPasses = 3;
 
 template <class T> struct Forward {
@@ -188,7 +188,7 @@ template <class T> void run(const RnnLayer& layer, const RnnInputs& in, const Rn
     }
     const Dense<T> w_hh(in.w_hh, Flow::kIn);
     f.weights = w_hh.matrix();
-    const bool in_place = steps * ((batch + 1) / 2) <= kDirectPasses;
+    const bool in_place = steps * ((batch + kDotsRows - 1) / kDotsRows) <= kDirectPasses;
     PackedB<T> packed;
     if (!in_place) packed.open(f.weights.transposed(), hidden, columns, gate_count);
     if (!in_place && !packed.is_filled()) {
