@@ -4,6 +4,7 @@
 #include <weft/tensor/generator.h>
 
 #include <atomic>
+#include <mutex>
 
 #include <weft/tensor/inner/tracer.h>
 
@@ -34,6 +35,13 @@ uint64_t Generator::next_epoch() {
   return unused_epoch();
 }
 
+std::weak_ptr<const void> Generator::life() {
+  static std::mutex making;
+  const std::lock_guard lock(making);
+  if (!life_) life_ = std::make_shared<const char>();
+  return life_;
+}
+
 DrawScope*& draw_scope() {
   static constinit thread_local DrawScope* innermost = nullptr;
   return innermost;
@@ -60,7 +68,7 @@ PhiloxKey DrawScope::draw(Generator& from, int64_t count) {
     return at < draws_.size() ? draws_[at] : from.next(count);
   }
   draws_.push_back(outer_ ? outer_->draw(from, count) : from.next(count));
-  if (sources_) sources_->push_back({&from, count});
+  if (sources_) sources_->push_back({&from, count, from.life()});
   return draws_.back();
 }
 

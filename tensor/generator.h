@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include <weft/kernels/backend.h>
@@ -58,17 +59,23 @@ class WEFT_API Generator {
     return {seed_, offset_.fetch_add(static_cast<uint64_t>((count + 1) / 2), std::memory_order_relaxed)};
   }
   static uint64_t next_epoch();
+  std::weak_ptr<const void> life();
   uint64_t seed_;
   std::atomic<uint64_t> epoch_ = next_epoch();
   std::atomic<uint64_t> offset_{0};
+  std::shared_ptr<const void> life_;  // of this object alone; made when a source is noted
 };
 
 /// The draws of a piece of work, in order, from all generators.
 using Draws = std::vector<PhiloxKey>;
-/// The generator of a draw, and the number of elements that it was asked for.
+/// The generator of a draw, the number of elements that it was asked for, and whether it still exists.
 struct DrawSource {
   Generator* from = nullptr;
   int64_t count = 0;
+  std::weak_ptr<const void> life;  ///< expired: the generator is gone, though another may lie there
+  bool operator==(const DrawSource& o) const {
+    return count == o.count && !life.owner_before(o.life) && !o.life.owner_before(life);
+  }
 };
 
 /// For its lifetime, notes the draws of the calling thread, or repeats noted ones. Repeating moves no

@@ -9,8 +9,8 @@
 //   changes no variable. It repeats the writes that f's operations make to arguments and captured tensors.
 // - f is a function of its arguments and of the values of the tensors that it captures. A number of the host
 //   that f reads from elsewhere (a step count, a rate) is a constant of the recording. So is the choice of a
-//   captured tensor: do not assign to a captured handle. Numbers that change are arguments: a tensor without
-//   dims, or a number, each value of which is recorded for itself.
+//   captured tensor or of a generator: do not assign to a captured handle or pointer. Numbers that change
+//   are arguments: a tensor without dims, or a number, each value of which is recorded for itself.
 // - A replay takes no mutex that f locks. A function that calls another worker, or waits for one, is never
 //   replayed.
 // - An ordinary run takes place wherever a replay might differ, and reason() tells why. Not seen are values
@@ -172,10 +172,10 @@ template <class F> class Compiled {
 /// modes are signatures of their own. A call is recorded anew if a captured tensor is gone or lies elsewhere,
 /// or if the train() flag of any module has changed. It is so too if all recordings had one tensor as an
 /// argument and another one comes, because f may have captured the first.
-/// Replays draw from default_generator() as f would. They hold no graph: f runs as always if a result
-/// requires grad. Inside f, weft::grad() gives gradients as results. A whole training step is replayed too:
-/// zero_grad(), backward() and the step of an optimizer, with the rate and count of the replay. An IndexError
-/// in a replay leaves the generator, step counts and gradients as one in f does.
+/// Replays draw from the generators of f as f would, which outlive the calls. They hold no graph: f runs as
+/// always if a result requires grad. Inside f, weft::grad() gives gradients as results. A whole training step
+/// is replayed too: zero_grad(), backward() and the step of an optimizer, with the rate and count of the
+/// replay. An IndexError in a replay leaves the generator, step counts and gradients as one in f does.
 /// Throws: ValueError for a negative check_every or max_programs.
 template <class F> Compiled<std::decay_t<F>> compile(F&& f, CompileOptions options = {}) {
   return {std::forward<F>(f), options};

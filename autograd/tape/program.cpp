@@ -181,7 +181,7 @@ bool Program::is_current() const {
     if (!static_cast<AccumulateGrad&>(*leaf.node).leaf().defined() ||
         leaf.node->extras.load(std::memory_order_acquire))  // hooks
       return false;
-  return true;
+  return std::none_of(draws.begin(), draws.end(), [](const DrawSource& d) { return d.life.expired(); });
 }
 
 bool Program::has_leaves(std::span<const Tensor* const> given) const {
@@ -295,7 +295,8 @@ std::vector<Tensor> Program::run(std::span<const Tensor* const> given, const Dra
   taken.reserve(draws.size());
   const auto take = [&](size_t count) {
     while (taken.size() < count)
-      taken.push_back(keys ? (*keys)[taken.size()] : default_generator().take(draws[taken.size()]));
+      taken.push_back(keys ? (*keys)[taken.size()]
+                           : draws[taken.size()].from->take(draws[taken.size()].count));
   };
   const auto count_writes = [&] {
     if (keys) return;

@@ -404,10 +404,13 @@ std::unique_ptr<Program> Recorder::finish(const std::vector<Tensor>& results) {
         std::none_of(grads.begin(), grads.end(), holds))
       refuse("makes a tensor that outlives the call and is no result");
   }
-  for (const DrawSource& source : sources_) {
-    if (source.from != &default_generator()) refuse("draws from another generator than the default one");
-    program_->draws.push_back(source.count);
+  for (size_t i = 0; i < sources_.size(); ++i) {
+    if (sources_[i].life.expired()) refuse("draws from a generator that is gone after the call");
+    for (size_t j = 0; j < i; ++j)
+      if (keys_[i].seed == keys_[j].seed && keys_[i].offset == keys_[j].offset)
+        refuse("draws from two generators of one state");  // a call is told by its key
   }
+  program_->draws = sources_;
   find_writes();
   if (!reason_.empty()) return nullptr;
   program_->watch();

@@ -1,4 +1,6 @@
 // The whole model in this process.
+#include <functional>
+
 #include "model.h"
 
 namespace rnn {
@@ -42,11 +44,13 @@ class LocalModel : public Model {
 
   double train_step(const examples::Window& window, Hidden& hidden) override {
     hidden.detach();
-    optimizer_->zero_grad();
-    const Tensor loss = this->loss(window, hidden);
-    loss.backward();
-    optimizer_->step_clipped(options_.clip);
-    return loss.item<double>();
+    std::vector<Tensor> state{hidden.h};
+    if (hidden.c.defined()) state.push_back(hidden.c);
+    const auto out = options_.compile ? replayed_(window.input, window.target, state)
+                                      : step(window.input, window.target, state);
+    hidden.h = out[1];
+    if (hidden.c.defined()) hidden.c = out[2];
+    return out[0].item<double>();
   }
 
   double eval_loss(const examples::Window& window, Hidden& hidden) override {
@@ -76,6 +80,13 @@ class LocalModel : public Model {
     if (options_.tied) check_tied(state);
     whole_.load_state_dict(state);
   }
+  std::string remark() const override {
+    if (!options_.compile) return "";
+    const weft::CompileStats stats = replayed_.stats();
+    const std::string reason = replayed_.reason();
+    return weft::str(stats.replays, " of ", stats.replays + stats.recordings + stats.eager,
+                     " steps were replays", reason.empty() ? "" : "; not the last one: ", reason);
+  }
 
  private:
   std::vector<weft::nn::Module*> parts() { return {&embedding_, rnn_.get(), &decoder_}; }
@@ -85,6 +96,19 @@ class LocalModel : public Model {
     weft::nn::RnnOutput out = rnn_->forward(embedded, hidden.h, hidden.c);
     hidden = {out.h, out.c};
     return out.y.to(decoder_device_);
+  }
+
+  /// A training step from the hidden state h, or h and c: the loss, and the state after it.
+  std::vector<Tensor> step(const Tensor& input, const Tensor& target, const std::vector<Tensor>& state) {
+    Hidden hidden{state[0], state.size() > 1 ? state[1] : Tensor()};
+    optimizer_->zero_grad();
+    const Tensor loss = this->loss({input, target}, hidden);
+    loss.backward();
+    optimizer_->step_clipped(options_.clip);
+    hidden.detach();
+    std::vector<Tensor> out{loss.detach(), hidden.h};
+    if (hidden.c.defined()) out.push_back(hidden.c);
+    return out;
   }
 
   Tensor loss(const examples::Window& window, Hidden& hidden) {
@@ -101,6 +125,11 @@ class LocalModel : public Model {
   weft::Device encoder_device_, rnn_device_, decoder_device_;
   std::vector<Tensor> parameters_;
   std::unique_ptr<weft::optim::Optimizer> optimizer_;
+  using Step = std::function<std::vector<Tensor>(const Tensor&, const Tensor&, const std::vector<Tensor>&)>;
+  weft::Compiled<Step> replayed_ =
+      weft::compile(Step([this](const auto& input, const auto& target, const auto& state) {
+        return step(input, target, state);
+      }));
 };
 
 }  // namespace

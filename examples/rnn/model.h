@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "../common/corpus.h"
 #include "modules.h"
@@ -28,6 +29,8 @@ class Model {
   /// weft::ShapeError for other sizes.
   virtual weft::nn::StateDict snapshot() = 0;
   virtual void restore(const weft::nn::StateDict& state) = 0;
+  /// A line on the training so far; "": none.
+  virtual std::string remark() const { return ""; }
 };
 
 std::unique_ptr<Model> make_local_model(const Options& options);

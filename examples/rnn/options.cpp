@@ -82,6 +82,7 @@ Options parse(int argc, char** argv) {
   args.add("backward", o.backward, {"smart", "fast"}, "how the distributed backward finds its graph");
   args.add("decoder", o.decoder, {"remote-logits", "remote-loss"},
            "the decoder returns logits, or the loss alone");
+  args.add("compile", o.compile, "replay the training steps by compile() (local mode on the CPU)");
   args.add("save", o.save, "write the best parameters here (safetensors)");
   args.add("resume", o.resume, "start from these parameters");
   args.add("generate", o.generate, "words to generate at the end");
@@ -112,6 +113,8 @@ Options parse(int argc, char** argv) {
   if (const std::string error = rule_error(o); !error.empty()) reject(error);
   if (!o.place.empty() && o.mode != "local") reject("--place needs --mode local");
   if (const std::string error = place_error(o.place); !error.empty()) reject("--place: " + error);
+  if (o.compile && (o.mode != "local" || o.device != "cpu" || !o.place.empty()))
+    reject("--compile needs --mode local and --device cpu, without --place");
   if (o.tied && o.placed("encoder") != o.placed("decoder"))
     reject("--tied needs encoder and decoder on one device");
   if (o.tutorial) {

@@ -73,8 +73,9 @@ struct Run {
   }
 };
 
-/// Prints the last line and writes its figures as JSON.
-void finish(const Options& o, Run& run, double valid_ppl, double test_ppl) {
+/// Prints the last lines and writes their figures as JSON.
+void finish(const Options& o, const Model& model, Run& run, double valid_ppl, double test_ppl) {
+  if (const std::string remark = model.remark(); !remark.empty()) std::printf("%s\n", remark.c_str());
   const double rate = static_cast<double>(run.tokens) / std::max(run.train_seconds, 1e-9);
   run.figures.set("epochs", run.epoch);
   run.figures.set("steps", run.steps);
@@ -174,7 +175,7 @@ int train(const Options& o, const examples::Corpus& corpus, Model& model) {
   const double test = evaluate(o, model, test_data);
   if (o.generate > 0) generate(o, corpus, model);
 
-  finish(o, run, std::exp(best), std::exp(test));
+  finish(o, model, run, std::exp(best), std::exp(test));
   return 0;
 }
 
@@ -209,7 +210,7 @@ int train_tutorial(const Options& o, const examples::Corpus& corpus, Model& mode
   };
   const double valid = perplexity(), test = perplexity();
   if (o.generate > 0) generate(o, corpus, model);
-  finish(o, run, valid, test);
+  finish(o, model, run, valid, test);
   return 0;
 }
 

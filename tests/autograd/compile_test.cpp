@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <optional>
 #include <thread>
 #include <tuple>
 
@@ -285,14 +286,51 @@ TEST(Compile, replays_draw_from_the_default_generator_as_f_would) {
   for (int i = 0; i < 5; ++i) got.push_back(values(f(x)));
   EXPECT_EQ(got, wanted);
   EXPECT_EQ(f.reason(), "");
-  Generator own(1);
-  auto other = compile([&](const Tensor& y) { return dropout(y, 0.5, true, &own); });
-  for (int i = 0; i < 6; ++i) other(x);
-  EXPECT_TRUE(has(other.reason(), "another generator"));
   auto seeds = compile([&](const Tensor& y) { return manual_seed(1), dropout(y, 0.5); });
   const Numbers first = values(seeds(x));
   for (int i = 0; i < 6; ++i) EXPECT_EQ(values(seeds(x)), first);
   EXPECT_TRUE(has(seeds.reason(), "seeds a generator"));
+}
+
+TEST(Compile, replays_draw_from_each_generator_as_f_would) {
+  Generator first(1), second(2);
+  const auto body = [&](const Tensor& x) {
+    return dropout(dropout(x, 0.5, true, &first) + rand({64}, {.dtype = kFloat64}), 0.5, true, &second);
+  };
+  auto f = compile(body);
+  const Tensor x = ones({64}, {.dtype = kFloat64});
+  const auto five = [&](auto& run) {
+    manual_seed(3), first.manual_seed(1), second.manual_seed(2);
+    std::vector<Numbers> out;
+    for (int i = 0; i < 5; ++i) out.push_back(values(run(x)));
+    return std::tuple(out, first.offset(), second.offset());
+  };
+  EXPECT_EQ(five(f), five(body));
+  EXPECT_EQ(f.reason(), "");
+  const int64_t before = f.stats().replays;
+  EXPECT_EQ(five(f), five(body));
+  EXPECT_EQ(f.stats().replays, before + 5);
+}
+
+TEST(Compile, a_recording_whose_generator_is_gone_is_made_anew) {
+  std::optional<Generator> own(1);
+  auto f = compile([&](const Tensor& y) { return dropout(y, 0.5, true, &*own); });
+  const Tensor x = ones({64});
+  for (int i = 0; i < 3; ++i) f(x);
+  EXPECT_EQ(f.reason(), "");
+  own.emplace(1);  // another one in its place
+  f(x);
+  EXPECT_TRUE(has(f.reason(), "recordings")) << f.reason();
+  for (int i = 0; i < 3; ++i) f(x);
+  EXPECT_EQ(f.reason(), "");
+}
+
+TEST(Compile, generators_of_one_state_are_refused) {
+  Generator one(1), two(1);
+  auto f =
+      compile([&](const Tensor& y) { return dropout(y, 0.5, true, &one) + dropout(y, 0.5, true, &two); });
+  for (int i = 0; i < 6; ++i) f(ones({8}));
+  EXPECT_TRUE(has(f.reason(), "two generators of one state")) << f.reason();
 }
 
 TEST(Compile, check_every_finds_a_number_that_changed_after_the_recordings) {

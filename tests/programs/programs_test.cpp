@@ -57,6 +57,24 @@ TEST(Programs, rnn_of_every_model_and_optimizer_splits_without_changing_a_loss) 
   }
 }
 
+TEST(Programs, rnn_prints_the_same_losses_by_replays) {
+  const Corpus corpus;
+  for (const char* flags :
+       {"", "--model GRU", "--tied", "--optimizer adam --lr 0.01", "--decoder remote-loss"}) {
+    const std::string base = "rnn " + corpus.flag() + kSmall + "--mode local --dropout 0.3 " + flags;
+    const Output eager = run(base), replayed = run(base + " --compile");
+    EXPECT_EQ(replayed.code, 0) << replayed.text;
+    EXPECT_FALSE(eager.lines("step ").empty());
+    EXPECT_EQ(replayed.lines("step "), eager.lines("step ")) << flags;
+    EXPECT_EQ(replayed.last(), eager.last().substr(0, eager.last().find("tokens_per_s")) +
+                                   replayed.last().substr(replayed.last().find("tokens_per_s")));
+    EXPECT_TRUE(replayed.has("10 of 12 steps were replays\n") || replayed.has("9 of 12 steps were replays\n"))
+        << flags << "\n"
+        << replayed.text;
+  }
+  EXPECT_TRUE(run("rnn --compile").has("--compile needs --mode local"));
+}
+
 TEST(Programs, rnn_tutorial_prints_its_epochs) {
   const Output out = run("rnn --tutorial");
   EXPECT_EQ(out.code, 0) << out.text;

@@ -135,8 +135,8 @@ class Program {
   std::vector<Result> results;
   std::vector<Result> hidden;  ///< tensors that are no results, of which several results are views
   std::vector<LeafGrad> leaves;
-  bool steps = false;          ///< a call is an optimizer's step
-  std::vector<int64_t> draws;  ///< the counts of default_generator()'s draws
+  bool steps = false;  ///< a call is an optimizer's step
+  std::vector<DrawSource> draws;
 
   /// Watches the captured storages, which the caller keeps until then.
   void watch();
@@ -150,7 +150,7 @@ class Program {
   /// Adds a reference to each captured storage. False if one is destroyed.
   bool hold(std::vector<Ref<Storage>>& held) const;
   /// Whether a replay may follow. Every captured storage, which the caller holds, is where it was, and part
-  /// of the same history or of none. The kernels are those of the recording.
+  /// of the same history or of none. Every generator exists. The kernels are those of the recording.
   bool is_current() const;
   /// Whether the leaves among the arguments are those of the recording.
   bool has_leaves(std::span<const Tensor* const> arguments) const;
@@ -168,7 +168,7 @@ class Program {
   /// Of the storages that a run writes to.
   Copies copies_of_written(std::span<const Tensor* const> arguments) const;
 
-  /// Makes the calls. The keys of the draws come from default_generator(). With `keys`, a repetition of a run
+  /// Makes the calls. The keys of the draws come from their generators. With `keys`, a repetition of a run
   /// of f, they are these. Then it works on `copies`, if they are given, and no version counts the writes.
   /// Optimizers repeat their last step, and the gradients of leaves come after the results. An error leaves
   /// draws and steps as an error of f would.
