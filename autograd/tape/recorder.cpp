@@ -407,10 +407,11 @@ std::unique_ptr<Program> Recorder::finish(const std::vector<Tensor>& results) {
   for (size_t i = 0; i < sources_.size(); ++i) {
     if (sources_[i].life.expired()) refuse("draws from a generator that is gone after the call");
     for (size_t j = 0; j < i; ++j)
-      if (keys_[i].seed == keys_[j].seed && keys_[i].offset == keys_[j].offset)
+      if (sources_[i].from != sources_[j].from && keys_[i].seed == keys_[j].seed &&
+          keys_[i].offset == keys_[j].offset)
         refuse("draws from two generators of one state");  // a call is told by its key
   }
-  program_->draws = sources_;
+  program_->draws = std::move(sources_);
   find_writes();
   if (!reason_.empty()) return nullptr;
   program_->watch();

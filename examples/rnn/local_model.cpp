@@ -43,8 +43,7 @@ class LocalModel : public Model {
   }
 
   double train_step(const examples::Window& window, Hidden& hidden) override {
-    hidden.detach();
-    std::vector<Tensor> state{hidden.h};
+    std::vector<Tensor> state{hidden.h};  // zeros, or what a step gave: without a graph
     if (hidden.c.defined()) state.push_back(hidden.c);
     const auto out = options_.compile ? replayed_(window.input, window.target, state)
                                       : step(window.input, window.target, state);

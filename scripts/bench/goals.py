@@ -234,8 +234,9 @@ GOALS = [
                "gRPC before the one ahead was written, and spins (no difference beyond noise)")
       for mib in (1, 16, 64)),
     Goal("64 futures outstanding, same host", remote("outstanding_64"), None, per_second(120_000, "calls"),
-         why="both processes compute for all of the time, on one core each; tried: waits that keep the "
-             "polling (7.3 against 7.8 us, means of four runs), polls without a timer (7.8 against 7.7)"),
+         why="runs of one program took 7.0 to 8.6 us, and the goal is 8.3; tried: waits that keep the "
+             "polling (7.3 against 7.8 us, means of four runs), polls without a timer (7.8 against 7.7, of "
+             "three)"),
     Goal("64 futures outstanding, TCP", remote("outstanding_64", True)),
     Goal("context, remote addition, backward, FAST", "MyAdd/0/real_time", round_trips(2),
          within(160e3, "<= 160 us")),

@@ -325,6 +325,13 @@ TEST(Compile, a_recording_whose_generator_is_gone_is_made_anew) {
   EXPECT_EQ(f.reason(), "");
 }
 
+TEST(Compile, draws_of_no_elements_are_replayed) {
+  Generator own(1);
+  auto f = compile([&](const Tensor& y) { return dropout(dropout(y, 0.5, true, &own), 0.5, true, &own); });
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(f(zeros({0, 3})).sizes(), Shape({0, 3}));
+  EXPECT_EQ(f.reason(), "");
+}
+
 TEST(Compile, generators_of_one_state_are_refused) {
   Generator one(1), two(1);
   auto f =

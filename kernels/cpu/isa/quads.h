@@ -12,6 +12,7 @@ template <class T, int kQuads> struct WideOf {
   typedef T Type __attribute__((vector_size((kQuads == 3 ? 4 : kQuads) * 4 * sizeof(T))));
 };
 template <class T, int kQuads> using Wide = typename WideOf<T, kQuads>::Type;
+
 /// Within each quad: kA to kD name the four numbers of v, 0 to 3 those of a's quad, 4 to 7 those of b's.
 template <int kA, int kB, int kC, int kD, class V> WEFT_INLINE void pick(const V& a, const V& b, V& v) {
   constexpr int kCount = sizeof(V) / sizeof(a[0]);
