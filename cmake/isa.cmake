@@ -11,9 +11,10 @@ set(weft_isa_targets)
 file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/generated)
 # Random numbers have the same bits under every set.
 set_source_files_properties(${PROJECT_SOURCE_DIR}/kernels/cpu/isa/random.cpp
-  PROPERTIES COMPILE_OPTIONS -ffp-contract=off)
+  PROPERTIES COMPILE_OPTIONS -ffp-contract=off SKIP_PRECOMPILE_HEADERS ON)
 
-# With WEFT_UNITY, sources that read the same headers and take seconds each are compiled together.
+# With WEFT_UNITY, sources that read the same headers and take seconds each are compiled together, and those
+# of a set share a precompiled header.
 function(weft_isa_unit name)
   list(TRANSFORM ARGN PREPEND ${PROJECT_SOURCE_DIR}/kernels/cpu/isa/)
   list(TRANSFORM ARGN APPEND .cpp)
@@ -56,7 +57,11 @@ function(weft_isa_set name level)
     -ffp-contract=fast -fno-math-errno -fno-trapping-math -Wno-uninitialized -Wno-maybe-uninitialized ${ARGN})
   target_compile_definitions(weft_isa_${name} PRIVATE WEFT_ISA_NS=isa_${name} Eigen=Eigen_isa_${name})
   target_link_libraries(weft_isa_${name} PRIVATE Eigen3::Eigen)
-  set(objects $<TARGET_OBJECTS:weft_isa_${name}>)
+  if(WEFT_UNITY)
+    target_precompile_headers(weft_isa_${name} PRIVATE <weft/kernels/cpu/isa/backend.h>
+      <weft/kernels/cpu/isa/elementwise.h> <weft/kernels/cpu/isa/rows.h>)
+  endif()
+  set(objects $<FILTER:$<TARGET_OBJECTS:weft_isa_${name}>,EXCLUDE,[.]gch$>)
   if(ARGN AND weft_can_localize)
     # Static variables of inline functions must stay weak: "unique" ones cannot be merged once their group is
     # dissolved.

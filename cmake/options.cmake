@@ -50,9 +50,9 @@ if(WEFT_CCACHE AND NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)
 endif()
 
 if(WEFT_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  # The compiler collects no garbage below 400 MB. With its default of 128 MB that took 8 and 23 % of the time
-  # of two batches.
-  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:--param=ggc-min-heapsize=400000>)
+  # The compiler collects no garbage below 4 GB, which is more than a batch needs. With its default of 128 MB
+  # that took 8 and 23 % of the time of two batches, and up to 9 % below 400 MB, for 100 MB less of memory.
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:--param=ggc-min-heapsize=4000000>)
 endif()
 
 if(WEFT_FUZZ)

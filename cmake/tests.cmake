@@ -27,6 +27,9 @@ if(CMAKE_BUILD_TYPE MATCHES "^(Asan|Tsan)$")
   set(test_level -O0 -fno-sanitize=undefined)
   set(computing_level ${test_level})
 endif()
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 12)
+  list(APPEND test_level -ffold-simple-inlines)  # std::move and its like become no functions
+endif()
 
 weft_helper_library(weft_test_support ${tests}/support)
 target_link_libraries(weft_test_support INTERFACE GTest::gmock GTest::gtest GTest::gtest_main)

@@ -6,6 +6,7 @@
 #include <system_error>
 
 #include <weft/distributed/runtime/inner/task_state.h>
+#include <weft/distributed/runtime/inner/time_slice.h>
 #include <weft/distributed/runtime/runtime.h>
 #include <weft/kernels/str.h>
 
@@ -31,12 +32,15 @@ class PollsHere {
 
 const PollGroup* PollGroup::polled_here() { return polled_group; }
 
-void PollGroup::start(const std::shared_ptr<void>& keep) {
+void PollGroup::start(Duration slice, const std::shared_ptr<void>& keep) {
   try {
     for (size_t i = 0; i < threads_.size(); ++i) {
       if (!host_.may_start(static_cast<int>(i)))
         throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again));
-      threads_[i] = std::thread([self = shared_from_this(), keep, i] { self->serve(i); });
+      threads_[i] = std::thread([self = shared_from_this(), slice, keep, i] {
+        ask_for_time_slice(slice);
+        self->serve(i);
+      });
     }
   } catch (const std::system_error& e) {
     finish();

@@ -249,6 +249,9 @@ struct ThreadedOptions {
   Duration idle_limit = std::chrono::seconds(5);  ///< an idle thread ends after this time
   /// time that a wait spins before it blocks; negative: chosen from the core count
   Duration spin = std::chrono::microseconds(-1);
+  /// For so long a thread of the runtime runs before others that wait for its processor. The shorter, the
+  /// earlier it runs once it is woken on a busy machine (Linux 6.12 and later). Zero: the system's own time.
+  Duration time_slice = std::chrono::microseconds(100);
   /// For tests: called with the number of threads before another one of the pool or of the shared poller
   /// starts. False: the start fails, as if the system had no more threads.
   std::function<bool(int threads)> may_start{};

@@ -6,6 +6,7 @@
 #include <system_error>
 
 #include <weft/distributed/runtime/inner/task_state.h>
+#include <weft/distributed/runtime/inner/time_slice.h>
 
 // The handler pool. At most `threads` of its threads run; the others are idle or blocked in Event::wait. The
 // pool applies its dispatch rule at a post, at the begin of a wait and at the end of a task. While a task is
@@ -168,6 +169,7 @@ bool wait_for_task(Core& core, Workers::iterator self) {
 
 void worker_main(std::shared_ptr<Core> core, Workers::iterator self) {
   pool_core() = core.get();
+  ask_for_time_slice(core->options.time_slice);
   { MutexLock lock(core->mutex); }  // the starter still writes self->thread
   begin_task(*core);
   Workers gone;

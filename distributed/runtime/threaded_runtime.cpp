@@ -6,6 +6,7 @@
 
 #include <weft/distributed/runtime/inner/task_state.h>
 #include <weft/distributed/runtime/inner/threaded_core.h>
+#include <weft/distributed/runtime/inner/time_slice.h>
 #include <weft/distributed/runtime/runtime.h>
 #include <weft/distributed/runtime/sync.h>
 #include <weft/kernels/cpu/limits.h>
@@ -18,9 +19,12 @@ using inner::Core;
 using inner::Latch;
 
 /// Starts a thread of the runtime's own. Throws: Overloaded when the system gives no more.
-template <class Body> std::thread start_own(const std::string& name, Body body) {
+template <class Body> std::thread start_own(const std::string& name, Duration slice, Body body) {
   try {
-    return std::thread(std::move(body));
+    return std::thread([slice, run = std::move(body)]() mutable {
+      inner::ask_for_time_slice(slice);
+      run();
+    });
   } catch (const std::system_error& e) {
     throw Overloaded(str("cannot start a thread for ", name, ": ", e.what()));
   }
@@ -28,8 +32,8 @@ template <class Body> std::thread start_own(const std::string& name, Body body) 
 
 class ThreadService final : public Service {
  public:
-  ThreadService(const std::string& name, Task body)
-      : thread_(start_own(name, [b = std::move(body)]() mutable { inner::run_task(b); })) {}
+  ThreadService(const std::string& name, Duration slice, Task body)
+      : thread_(start_own(name, slice, [b = std::move(body)]() mutable { inner::run_task(b); })) {}
   ~ThreadService() override { ThreadService::join(); }
   void join() override {
     if (!thread_.joinable()) return;
@@ -49,7 +53,7 @@ class GroupService final : public Service {
  public:
   GroupService(std::shared_ptr<Core> core, std::shared_ptr<inner::PollGroup> group)
       : core_(std::move(core)), group_(std::move(group)) {
-    group_->start(core_);
+    group_->start(core_->options.time_slice, core_);
   }
   ~GroupService() override { GroupService::join(); }
   void join() override {
@@ -126,7 +130,8 @@ class ThreadedRuntime final : public Runtime {
       throw;
     }
     if (!core_->timer_thread.joinable()) {
-      core_->timer_thread = start_own("timers", [core = core_] { timer_main(core); });
+      core_->timer_thread =
+          start_own("timers", core_->options.time_slice, [core = core_] { timer_main(core); });
     } else if (when < core_->timer_sleeps_until) {
       core_->timer_sleeps_until = when;
       lock.unlock();
@@ -149,7 +154,7 @@ class ThreadedRuntime final : public Runtime {
   }
 
   std::unique_ptr<Service> start_service(std::string name, Task body) override {
-    return std::make_unique<ThreadService>(name, std::move(body));
+    return std::make_unique<ThreadService>(name, core_->options.time_slice, std::move(body));
   }
 
   std::unique_ptr<Service> start_poller(std::string name, Poller& poller, bool shared) override {

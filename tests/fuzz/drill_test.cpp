@@ -13,7 +13,9 @@
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
+#include <numeric>
 #include <random>
+#include <sstream>
 #include <thread>
 
 #include <weft/distributed/launch/spawn.h>
@@ -182,6 +184,13 @@ struct Work {
     std::sort(times.begin(), times.end());
     return times.empty() ? 0 : times[static_cast<size_t>(p * static_cast<double>(times.size() - 1))];
   }
+  std::string summary() {
+    const double sum = std::accumulate(times.begin(), times.end(), 0.0);
+    std::ostringstream text;
+    text << "mean " << sum / static_cast<double>(times.size()) << " us, p50 " << part(0.5) << " us, p99 "
+         << part(0.99) << " us (" << times.size() << ")";
+    return text.str();
+  }
   /// Growth of the memory from its highest in the first half to its highest in the second.
   int64_t growth() const {
     const auto half = resident.begin() + static_cast<std::ptrdiff_t>(resident.size() / 2);
@@ -269,12 +278,9 @@ TEST_P(Drill, a_group_works_while_strangers_hold_connections_say_hellos_and_a_ma
   std::cout << "drill over " << (GetParam() ? "the lane" : "TCP") << ": " << connections << " connections, "
             << 10 * connections << " hellos, " << sent << " messages sent, " << received << " received, "
             << malformed << " counted as malformed, in " << whole << " s, " << processor
-            << " s of the processor; calls beside it: p50 " << beside.part(0.5) << " us, p99 "
-            << beside.part(0.99) << " us (" << beside.times.size() << "), memory +" << beside.growth()
-            << " MiB; beside a busy process: p50 " << alone.part(0.5) << " us, p99 " << alone.part(0.99)
-            << " us (" << alone.times.size() << "); beside one that takes the group's " << handling
-            << " s for the messages too: p50 " << loaded.part(0.5) << " us, p99 " << loaded.part(0.99)
-            << " us (" << loaded.times.size() << ")\n";
+            << " s of the processor; calls beside it: " << beside.summary() << ", memory +" << beside.growth()
+            << " MiB; beside a busy process: " << alone.summary() << "; beside one that takes the group's "
+            << handling << " s for the messages too: " << loaded.summary() << "\n";
 }
 
 }  // namespace

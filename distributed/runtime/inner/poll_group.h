@@ -51,9 +51,9 @@ class PollGroup : public std::enable_shared_from_this<PollGroup> {
  public:
   PollGroup(Poller& poller, PollHost& host) : poller_(&poller), host_(host) {}
 
-  /// `keep` lives as long as the service threads. Throws: Overloaded when the system gives no thread; then no
-  /// thread polls.
-  void start(const std::shared_ptr<void>& keep);
+  /// `slice`: of the service threads. `keep` lives as long as they do. Throws: Overloaded when the system
+  /// gives no thread; then no thread polls.
+  void start(Duration slice, const std::shared_ptr<void>& keep);
   /// Waits for the end of the poller, then joins the service threads. One that calls it, or runs a handler,
   /// is detached: it holds the group and ends with the handler.
   void join();
