@@ -61,7 +61,7 @@ function(weft_isa_set name level)
     target_precompile_headers(weft_isa_${name} PRIVATE <weft/kernels/cpu/isa/backend.h>
       <weft/kernels/cpu/isa/elementwise.h> <weft/kernels/cpu/isa/rows.h>)
   endif()
-  set(objects $<FILTER:$<TARGET_OBJECTS:weft_isa_${name}>,EXCLUDE,[.]gch$>)
+  set(objects $<FILTER:$<TARGET_OBJECTS:weft_isa_${name}>,EXCLUDE,[.][gp]ch$>)
   if(ARGN AND weft_can_localize)
     # Static variables of inline functions must stay weak: "unique" ones cannot be merged once their group is
     # dissolved.
