@@ -1,6 +1,6 @@
-// The TCP listener: sockets, the accepting thread and the table of unproven connections. While a connection
-// is silent, its descriptor is watched. Then gRPC gets a copy, and the table keeps the first one. That one
-// tells the end of the connection, since gRPC shuts a socket down before it closes it, and ends it early.
+// The TCP listener: sockets, the accepting thread and the table of unproven connections. When the turn of a
+// connection comes, gRPC gets a copy of its descriptor, and the table keeps the first one. That one tells the
+// end of the connection, since gRPC shuts a socket down before it closes it, and ends it early.
 #include <weft/distributed/transport/inner/tcp_listener.h>
 
 #include <arpa/inet.h>
@@ -17,9 +17,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <new>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include <weft/distributed/runtime/error.h>
@@ -30,6 +32,8 @@ namespace {
 constexpr uint64_t kWakeId = 0;          // of the eventfd; the listening sockets follow
 constexpr uint64_t kFirstHeld = 1000;    // of connections
 constexpr int kAcceptsPerTurn = 32;      // then the events of other connections have their turn
+constexpr int kTakesPerTurn = 32;        // as above
+constexpr double kFadeSeconds = 2;       // over which connections that speak are counted
 constexpr int kNoFilesPauseMs = 50;      // after which a listener without files tries again
 constexpr size_t kFilesPerUnproven = 8;  // at most this part of the process's files is for them
 constexpr char kTlsHandshake = 0x16;     // the first byte of a client that speaks TLS
@@ -218,14 +222,23 @@ void TcpListener::start(Runtime& runtime, Take take) {
   runtime_ = &runtime;
   take_ = std::move(take);
   for (size_t i = 0; i < sockets_.size(); ++i) watch(poll_, sockets_[i], EPOLLIN, kWakeId + 1 + i);
+  {
+    MutexLock lock(mutex_);
+    last_ = runtime.now();
+    next_take_ = last_ - (options_.takes_at_once - 1) * options_.take_pause;
+  }
   service_ = runtime.start_service("listener", [this] { serve(); });
+}
+
+void TcpListener::wake() const {
+  const uint64_t one = 1;
+  std::ignore = write(wake_, &one, sizeof one);
 }
 
 void TcpListener::stop() {
   if (service_ == nullptr) return;
   stopping_.store(true);
-  const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = write(wake_, &one, sizeof one);
+  wake();
   service_->join();
   service_.reset();
 }
@@ -237,12 +250,17 @@ void TcpListener::serve() {
     for (int i = 0; i < n && !stopping_.load(); ++i) {
       const auto& event = events[static_cast<size_t>(i)];
       const uint64_t id = event.data.u64;
-      if (id == kWakeId) continue;
       try {
-        if (id < kFirstHeld) accept_from(sockets_[id - kWakeId - 1]);
+        if (uint64_t wakes; id == kWakeId) std::ignore = read(wake_, &wakes, sizeof wakes);
+        else if (id < kFirstHeld) accept_from(sockets_[id - kWakeId - 1]);
         else on_event(id, event.events);
-      } catch (const std::bad_alloc&) {  // of the function that takes connections; this one ends by its time
+      } catch (const std::bad_alloc&) {  // of a connection that is closed to make room
       }
+    }
+    try {
+      for (int i = 0; i < kTakesPerTurn && !stopping_.load() && take_next(); ++i) {
+      }
+    } catch (const std::bad_alloc&) {  // of the function that takes connections; this one ends by its time
     }
     close_late();
   }
@@ -268,7 +286,10 @@ void TcpListener::accept_from(int listener) {
     const uint64_t id = next_++;
     try {
       while (held_.size() >= options_.max_unproven) close_one();
-      held_.emplace(id, Held{fd, true, false, listener, origin_of_socket(from), runtime_->now()});
+      const TcpOrigin origin = origin_of_socket(from);
+      size_t& of_address = each_[origin.address];
+      held_.emplace(id, Held{fd, State::kSilent, listener, origin, runtime_->now()});
+      ++of_address;
     } catch (const std::bad_alloc&) {  // no memory for this connection
       ::close(fd);
       continue;
@@ -277,45 +298,75 @@ void TcpListener::accept_from(int listener) {
   }
 }
 
+void TcpListener::note_arrival(TimePoint now) {
+  const double seconds = std::chrono::duration<double>(now - std::exchange(last_, now)).count();
+  arrivals_ = arrivals_ * std::exp(-seconds / kFadeSeconds) + 1;
+  const std::chrono::duration<double> pause(options_.arrivals_per_take * kFadeSeconds / arrivals_);
+  pause_ = std::min(options_.take_pause, std::chrono::duration_cast<Duration>(pause));
+}
+
 void TcpListener::on_event(uint64_t id, uint32_t events) {
-  int fd = -1, listener = -1;
+  MutexLock lock(mutex_);
+  const auto found = held_.find(id);
+  if (found == held_.end()) return;  // it was proven or closed meanwhile
+  Held& held = found->second;
+  if (held.state == State::kTold) {
+    if (!drop_bytes(held.fd)) remove(found, true);
+    return;
+  }
+  if (held.state == State::kSilent && options_.tls && speaks_plainly(held.fd)) {
+    const bool told = drop_bytes(held.fd) &&  // the end of unread bytes would be a reset
+                      send(held.fd, kSpeakTls.data(), kSpeakTls.size(), MSG_NOSIGNAL | MSG_DONTWAIT) > 0 &&
+                      shutdown(held.fd, SHUT_WR) == 0;
+    held.state = State::kTold;
+    if (!told) remove(found, true);
+    return;
+  }
+  if (held.state != State::kSilent || (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) {
+    remove(found, true);
+    return;
+  }
+  epoll_ctl(poll_, EPOLL_CTL_DEL, held.fd, nullptr);
+  watch(poll_, held.fd, EPOLLRDHUP, id);
+  held.state = State::kReady;
+  ++ready_;
+  note_arrival(runtime_->now());
+}
+
+bool TcpListener::take_next() {
+  int copy = -1, listener = -1;
   {
     MutexLock lock(mutex_);
-    const auto found = held_.find(id);
-    if (found == held_.end()) return;  // it was proven or closed meanwhile
-    Held& held = found->second;
-    if (held.told) {
-      if (!drop_bytes(held.fd)) remove(found, true);
-      return;
-    }
-    if (held.silent && options_.tls && speaks_plainly(held.fd)) {  // the end of unread bytes would be a reset
-      held.told = drop_bytes(held.fd) &&
-                  send(held.fd, kSpeakTls.data(), kSpeakTls.size(), MSG_NOSIGNAL | MSG_DONTWAIT) > 0 &&
-                  shutdown(held.fd, SHUT_WR) == 0;
-      if (!held.told) remove(found, true);
-      return;
+    if (ready_ == 0) return false;
+    const TimePoint now = runtime_->now();
+    next_take_ = std::max(next_take_, now - (options_.takes_at_once - 1) * pause_);
+    if (next_take_ > now) return false;
+    const bool fewest = (++turn_ & 1) != 0;
+    auto first = held_.end();  // the newest: it ends last, and its other side has waited least
+    size_t of_first = 0;
+    for (auto at = held_.begin(); at != held_.end(); ++at) {
+      if (at->second.state != State::kReady) continue;
+      const size_t of_this = fewest ? each_.find(at->second.from.address)->second : 0;
+      if (first == held_.end() || of_this <= of_first) first = at, of_first = of_this;
     }
     // gRPC gets the copy and closes it, which the thread sanitizer does not see
-    const int copy = held.silent && (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) == 0
-                         ? fcntl(held.fd, F_DUPFD_CLOEXEC, 0)
-                         : -1;
-    if (copy < 0) {
-      remove(found, true);
-      return;
-    }
-    epoll_ctl(poll_, EPOLL_CTL_DEL, held.fd, nullptr);
-    fd = copy;
-    held.silent = false;
-    listener = held.listener;
-    watch(poll_, held.fd, EPOLLRDHUP, id);
+    copy = fcntl(first->second.fd, F_DUPFD_CLOEXEC, 0);
+    if (copy < 0) return close_one();
+    --ready_;
+    first->second.state = State::kTaken;
+    next_take_ += pause_;
+    listener = first->second.listener;
   }
-  take_(listener, fd);
+  take_(listener, copy);
+  return true;
 }
 
 int TcpListener::patience() const {
   MutexLock lock(mutex_);
   if (held_.empty()) return -1;
-  const Duration left = held_.begin()->second.since + options_.prove_within - runtime_->now();
+  TimePoint next = held_.begin()->second.since + options_.prove_within;
+  if (ready_ > 0) next = std::min(next, next_take_);
+  const Duration left = next - runtime_->now();
   const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(left).count() + 1;
   return static_cast<int>(std::clamp<int64_t>(ms, 0, 1000 * 3600));
 }
@@ -329,21 +380,21 @@ void TcpListener::close_late() {
 }
 
 bool TcpListener::close_one() {
-  std::map<std::array<uint8_t, 16>, std::vector<HeldById::iterator>> each;  // by age
-  const std::vector<HeldById::iterator>* most = nullptr;
-  for (auto at = held_.begin(); at != held_.end(); ++at) {
-    auto& own = each[at->second.from.address];
-    own.push_back(at);
-    if (most == nullptr || own.size() > most->size()) most = &own;
-  }
-  if (most == nullptr) return false;
-  remove((*most)[runtime_->random() % ((most->size() + 1) / 2)], true);
+  if (held_.empty()) return false;
+  const auto most = std::max_element(each_.begin(), each_.end(),
+                                     [](const auto& a, const auto& b) { return a.second < b.second; });
+  size_t nth = runtime_->random() % ((most->second + 1) / 2);  // by age
+  auto at = held_.begin();
+  while (at->second.from.address != most->first || nth-- > 0) ++at;
+  remove(at, true);
   ++closed_;
   return true;
 }
 
 TcpListener::HeldById::iterator TcpListener::remove(HeldById::iterator at, bool ends) {
   const Held& held = at->second;
+  if (held.state == State::kReady) --ready_;
+  if (const auto own = each_.find(held.from.address); --own->second == 0) each_.erase(own);
   epoll_ctl(poll_, EPOLL_CTL_DEL, held.fd, nullptr);
   if (ends) shutdown(held.fd, SHUT_RDWR);
   ::close(held.fd);
@@ -355,8 +406,10 @@ void TcpListener::prove(const std::string& peer) {
   if (!from) return;
   MutexLock lock(mutex_);
   for (auto at = held_.begin(); at != held_.end(); ++at) {
-    if (at->second.silent || at->second.from != *from) continue;
+    if (at->second.state != State::kTaken || at->second.from != *from) continue;
     remove(at, false);
+    next_take_ -= pause_;
+    if (ready_ > 0) wake();
     return;
   }
 }

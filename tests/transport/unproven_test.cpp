@@ -46,6 +46,12 @@ class Unproven {
   }
   ~Unproven() { close(fd_); }
   Unproven(const Unproven&) = delete;
+  uint16_t port() const {
+    sockaddr_in here{};
+    socklen_t size = sizeof here;
+    EXPECT_EQ(getsockname(fd_, reinterpret_cast<sockaddr*>(&here), &size), 0);
+    return ntohs(here.sin_port);
+  }
   bool is_open() {
     char bytes[4096];
     for (ssize_t n = 1; n > 0;) {
@@ -138,6 +144,78 @@ TEST(Unproven, connections_of_one_address_end_before_those_of_another) {
   for (int i = 0; i < 60; ++i) strangers.push_back(std::make_unique<Unproven>(w.port, "", "127.0.0.2"));
   EXPECT_TRUE(w.until([](const UnprovenCounters& c) { return c.closed == 53; }));
   EXPECT_TRUE(other.is_open());
+}
+
+TEST(Unproven, connections_beyond_a_few_wait_for_their_turn_at_grpc) {
+  const auto rt = make_threaded_runtime();
+  Mutex mutex;
+  std::vector<int> taken;
+  inner::TcpListener listener(
+      {.host = "127.0.0.1"},
+      {.prove_within = 10min, .takes_at_once = 4, .take_pause = 1h, .arrivals_per_take = 1'000'000});
+  listener.start(*rt, [&](int, int connection) {
+    MutexLock lock(mutex);
+    taken.push_back(connection);
+  });
+  const auto until_taken = [&](size_t count) {
+    for (int i = 0; i < 60'000 && count > (MutexLock(mutex), taken.size()); ++i) rt->sleep_for(1ms);
+    rt->sleep_for(20ms);  // in which another might be taken
+    MutexLock lock(mutex);
+    return taken.size() == count;
+  };
+  const auto origin = [&](size_t i) {
+    MutexLock lock(mutex);
+    sockaddr_in from{};
+    socklen_t size = sizeof from;
+    EXPECT_EQ(getpeername(taken.at(i), reinterpret_cast<sockaddr*>(&from), &size), 0);
+    char host[INET_ADDRSTRLEN] = {};
+    inet_ntop(AF_INET, &from.sin_addr, host, sizeof host);
+    return str("ipv4:", host, ":", ntohs(from.sin_port));
+  };
+  const auto until_open = [&](int64_t count) {
+    for (int i = 0; i < 60'000 && listener.counters().open != count; ++i) rt->sleep_for(1ms);
+    return listener.counters().open == count;
+  };
+  const std::string port = str("127.0.0.1:", listener.port());
+  Unprovens strangers;
+  const auto add_strangers = [&](int count) {
+    for (int i = 0; i < count; ++i) strangers.push_back(std::make_unique<Unproven>(port, http2_begin()));
+  };
+  add_strangers(4);
+  ASSERT_TRUE(until_taken(4));
+  const Unproven member(port, http2_begin(), "127.0.0.2");
+  add_strangers(56);
+  EXPECT_TRUE(until_open(61));
+  ASSERT_TRUE(until_taken(4));
+  listener.prove(origin(0));  // a proven one gives its turn back: here to the address with the fewest
+  ASSERT_TRUE(until_taken(5));
+  EXPECT_EQ(origin(4).rfind("ipv4:127.0.0.2:", 0), 0u) << origin(4);
+  listener.prove(origin(1));  // and here to the newest
+  ASSERT_TRUE(until_taken(6));
+  EXPECT_EQ(origin(5), str("ipv4:127.0.0.1:", strangers.back()->port()));
+  EXPECT_TRUE(until_open(59));
+  strangers.clear();  // those that wait end as well
+  EXPECT_TRUE(until_open(1));
+  listener.close();
+  for (const int fd : taken) close(fd);
+}
+
+TEST(Unproven, connections_of_a_flood_have_more_turns_at_grpc) {
+  const auto rt = make_threaded_runtime();
+  std::atomic<int> taken = 0;
+  inner::TcpListener listener({.host = "127.0.0.1"},
+                              {.prove_within = 10min, .takes_at_once = 1, .take_pause = 1h});
+  Unprovens strangers;  // one turn in four seconds for one, in 40 ms for a hundred
+  for (int i = 0; i < 100; ++i)
+    strangers.push_back(std::make_unique<Unproven>(str("127.0.0.1:", listener.port()), http2_begin()));
+  const TimePoint begin = rt->now();
+  listener.start(*rt, [&](int, int connection) {
+    ++taken;
+    close(connection);
+  });
+  while (taken < 20 && rt->now() < begin + 60s) rt->sleep_for(1ms);
+  EXPECT_GE(taken, 20) << (rt->now() - begin).count();
+  listener.close();
 }
 
 TEST(Unproven, a_connection_whose_hello_was_refused_ends_in_time) {

@@ -3,6 +3,10 @@
 // time of each are bounded. Beyond the number the listener closes one of the address that has the most: a
 // random one of the older half. A flood then leaves each member that comes a chance, which closing the oldest
 // would not. So strangers hold a bounded number of connections, and no proven one is ever closed here.
+// gRPC needs much more time for a connection than the listener. Therefore it gets a bounded number of those
+// of strangers in a second, and in a flood that lasts a part of them. The others wait in the table. Once it
+// is full, later ones close them unseen by gRPC. Every second turn is that of the newest connection, the
+// others are those of the newest one of the address with the fewest. A proven one gives its turn back.
 // Internal to the gRPC transport; it needs no gRPC header.
 #pragma once
 
@@ -28,6 +32,9 @@ struct ListenerOptions {
   size_t max_unproven = 256;                         ///< at least 1
   Duration prove_within = std::chrono::seconds(10);  ///< then an unproven connection is closed
   Duration user_timeout = std::chrono::seconds(10);  ///< as TCP_USER_TIMEOUT of all connections
+  int takes_at_once = 64;  ///< connections that gRPC gets without a pause; at least 1
+  Duration take_pause = std::chrono::milliseconds(4);  ///< beyond that, one in this time, if none is proven
+  int arrivals_per_take = 2;                           ///< but one of so many that speak, over two seconds
   bool tls = false;  ///< a client that does not begin with TLS is told so, in plain HTTP, and goes no further
 };
 
@@ -71,10 +78,15 @@ class WEFT_API TcpListener {
   UnprovenCounters counters() const;
 
  private:
+  enum class State {
+    kSilent,  // no byte has come
+    kReady,   // bytes have come, and gRPC takes it when its turn comes
+    kTaken,   // gRPC has a copy of its descriptor
+    kTold,    // it spoke plainly to a port of TLS, and has the answer to read
+  };
   struct Held {
-    int fd = -1;         // the connection's first descriptor; gRPC gets a copy after the first byte
-    bool silent = true;  // no byte has come, and nobody has taken it
-    bool told = false;   // it spoke plainly to a port of TLS, and has the answer to read
+    int fd = -1;  // the connection's first descriptor
+    State state = State::kSilent;
     int listener = -1;
     TcpOrigin from;
     TimePoint since{};
@@ -85,9 +97,14 @@ class WEFT_API TcpListener {
   bool listen_at(const void* address, size_t size, int family);
   void close_sockets();
   void serve();
+  void wake() const;
   void accept_from(int listener);
   void on_event(uint64_t id, uint32_t events);
-  /// Milliseconds until the oldest unproven connection is late; -1: none is there.
+  /// Counts a connection that speaks, for the pause between turns.
+  void note_arrival(TimePoint now) WEFT_REQUIRES(mutex_);
+  /// Hands a connection over whose first bytes have come. False: none waits, or its turn has not come.
+  bool take_next();
+  /// Milliseconds until the oldest unproven connection is late or the next turn comes; -1: none is there.
   int patience() const;
   void close_late();
   /// Closes a random one of the older half of the address that has the most. False: none is there.
@@ -105,7 +122,14 @@ class WEFT_API TcpListener {
   std::atomic<bool> stopping_{false};
   mutable Mutex mutex_;
   HeldById held_ WEFT_GUARDED_BY(mutex_);
+  std::map<std::array<uint8_t, 16>, size_t> each_ WEFT_GUARDED_BY(mutex_);  // connections of each address
   uint64_t next_ WEFT_GUARDED_BY(mutex_) = 0;
+  size_t ready_ WEFT_GUARDED_BY(mutex_) = 0;       // connections in that state
+  TimePoint next_take_ WEFT_GUARDED_BY(mutex_){};  // no turn before this time
+  Duration pause_ WEFT_GUARDED_BY(mutex_){};       // from one turn to the next
+  uint64_t turn_ WEFT_GUARDED_BY(mutex_) = 0;      // the number of turns
+  TimePoint last_ WEFT_GUARDED_BY(mutex_){};       // at which a connection spoke
+  double arrivals_ WEFT_GUARDED_BY(mutex_) = 0;    // that spoke, each of less weight with time
   uint64_t closed_ WEFT_GUARDED_BY(mutex_) = 0;
 };
 
