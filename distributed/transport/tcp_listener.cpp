@@ -328,6 +328,12 @@ void TcpListener::on_event(uint64_t id, uint32_t events) {
   }
   epoll_ctl(poll_, EPOLL_CTL_DEL, held.fd, nullptr);
   watch(poll_, held.fd, EPOLLRDHUP, id);
+  if (ready_ >= options_.max_waiting) {
+    remove(std::find_if(held_.begin(), held_.end(),
+                        [](const auto& one) { return one.second.state == State::kReady; }),
+           true);
+    ++closed_;
+  }
   held.state = State::kReady;
   ++ready_;
   note_arrival(runtime_->now());
@@ -340,21 +346,21 @@ bool TcpListener::take_next() {
     if (ready_ == 0) return false;
     const TimePoint now = runtime_->now();
     next_take_ = std::max(next_take_, now - (options_.takes_at_once - 1) * pause_);
-    if (next_take_ > now) return false;
+    if (next_take_ > now && ready_ > 1) return false;
     const bool fewest = (++turn_ & 1) != 0;
-    auto first = held_.end();  // the newest: it ends last, and its other side has waited least
+    auto first = held_.end();
     size_t of_first = 0;
     for (auto at = held_.begin(); at != held_.end(); ++at) {
       if (at->second.state != State::kReady) continue;
       const size_t of_this = fewest ? each_.find(at->second.from.address)->second : 0;
-      if (first == held_.end() || of_this <= of_first) first = at, of_first = of_this;
+      if (first == held_.end() || of_this < of_first) first = at, of_first = of_this;
     }
     // gRPC gets the copy and closes it, which the thread sanitizer does not see
     copy = fcntl(first->second.fd, F_DUPFD_CLOEXEC, 0);
     if (copy < 0) return close_one();
     --ready_;
     first->second.state = State::kTaken;
-    next_take_ += pause_;
+    next_take_ = std::min(next_take_, now) + pause_;
     listener = first->second.listener;
   }
   take_(listener, copy);

@@ -150,13 +150,11 @@ TEST(Unproven, connections_beyond_a_few_wait_for_their_turn_at_grpc) {
   const auto rt = make_threaded_runtime();
   Mutex mutex;
   std::vector<int> taken;
-  inner::TcpListener listener(
-      {.host = "127.0.0.1"},
-      {.prove_within = 10min, .takes_at_once = 4, .take_pause = 1h, .arrivals_per_take = 1'000'000});
-  listener.start(*rt, [&](int, int connection) {
-    MutexLock lock(mutex);
-    taken.push_back(connection);
-  });
+  inner::TcpListener listener({.host = "127.0.0.1"}, {.prove_within = 10min,
+                                                      .max_waiting = 100,
+                                                      .takes_at_once = 4,
+                                                      .take_pause = 1h,
+                                                      .arrivals_per_take = 1'000'000});
   const auto until_taken = [&](size_t count) {
     for (int i = 0; i < 60'000 && count > (MutexLock(mutex), taken.size()); ++i) rt->sleep_for(1ms);
     rt->sleep_for(20ms);  // in which another might be taken
@@ -182,29 +180,58 @@ TEST(Unproven, connections_beyond_a_few_wait_for_their_turn_at_grpc) {
     for (int i = 0; i < count; ++i) strangers.push_back(std::make_unique<Unproven>(port, http2_begin()));
   };
   add_strangers(4);
-  ASSERT_TRUE(until_taken(4));
   const Unproven member(port, http2_begin(), "127.0.0.2");
   add_strangers(56);
+  listener.start(*rt, [&](int, int connection) {
+    MutexLock lock(mutex);
+    taken.push_back(connection);
+  });
   EXPECT_TRUE(until_open(61));
   ASSERT_TRUE(until_taken(4));
-  listener.prove(origin(0));  // a proven one gives its turn back: here to the address with the fewest
+  EXPECT_EQ(origin(0), str("ipv4:127.0.0.2:", member.port()));  // of the address with the fewest
+  EXPECT_EQ(origin(1), str("ipv4:127.0.0.1:", strangers[0]->port()));
+  listener.prove(origin(1));  // a proven one gives its turn back
   ASSERT_TRUE(until_taken(5));
-  EXPECT_EQ(origin(4).rfind("ipv4:127.0.0.2:", 0), 0u) << origin(4);
-  listener.prove(origin(1));  // and here to the newest
+  EXPECT_EQ(origin(4), str("ipv4:127.0.0.1:", strangers[3]->port()));
+  listener.prove(origin(2));
   ASSERT_TRUE(until_taken(6));
-  EXPECT_EQ(origin(5), str("ipv4:127.0.0.1:", strangers.back()->port()));
   EXPECT_TRUE(until_open(59));
   strangers.clear();  // those that wait end as well
   EXPECT_TRUE(until_open(1));
+  const Unproven alone(port, http2_begin());  // no other waits, so it has its turn at once
+  EXPECT_TRUE(until_taken(7));
   listener.close();
   for (const int fd : taken) close(fd);
+}
+
+TEST(Unproven, connections_that_wait_for_grpc_are_few_and_the_newest_is_one_of_them) {
+  const auto rt = make_threaded_runtime();
+  std::atomic<int> taken = 0;
+  inner::TcpListener listener({.host = "127.0.0.1"}, {.prove_within = 10min,
+                                                      .max_waiting = 8,
+                                                      .takes_at_once = 1,
+                                                      .take_pause = 1h,
+                                                      .arrivals_per_take = 1'000'000});
+  Unprovens strangers;
+  for (int i = 0; i < 30; ++i)
+    strangers.push_back(std::make_unique<Unproven>(str("127.0.0.1:", listener.port()), http2_begin()));
+  listener.start(*rt, [&](int, int connection) {
+    ++taken;
+    close(connection);
+  });
+  for (int i = 0; i < 60'000 && listener.counters().open != 8; ++i) rt->sleep_for(1ms);
+  EXPECT_EQ(listener.counters().open, 8);  // one of the eight was taken, and its place is not filled again
+  EXPECT_EQ(listener.counters().closed, 22u);
+  EXPECT_EQ(taken, 1);
+  listener.close();
 }
 
 TEST(Unproven, connections_of_a_flood_have_more_turns_at_grpc) {
   const auto rt = make_threaded_runtime();
   std::atomic<int> taken = 0;
-  inner::TcpListener listener({.host = "127.0.0.1"},
-                              {.prove_within = 10min, .takes_at_once = 1, .take_pause = 1h});
+  inner::TcpListener listener(
+      {.host = "127.0.0.1"},
+      {.prove_within = 10min, .max_waiting = 100, .takes_at_once = 1, .take_pause = 1h});
   Unprovens strangers;  // one turn in four seconds for one, in 40 ms for a hundred
   for (int i = 0; i < 100; ++i)
     strangers.push_back(std::make_unique<Unproven>(str("127.0.0.1:", listener.port()), http2_begin()));

@@ -4,9 +4,9 @@
 // random one of the older half. A flood then leaves each member that comes a chance, which closing the oldest
 // would not. So strangers hold a bounded number of connections, and no proven one is ever closed here.
 // gRPC needs much more time for a connection than the listener. Therefore it gets a bounded number of those
-// of strangers in a second, and in a flood that lasts a part of them. The others wait in the table. Once it
-// is full, later ones close them unseen by gRPC. Every second turn is that of the newest connection, the
-// others are those of the newest one of the address with the fewest. A proven one gives its turn back.
+// of strangers in a second, and in a flood that lasts a part of them. The others wait. Beyond a number the
+// oldest of these is closed, unseen by gRPC. One that waits alone has its turn at once. Every second turn is
+// for the address with the fewest connections. A proven one gives its turn back.
 // Internal to the gRPC transport; it needs no gRPC header.
 #pragma once
 
@@ -32,6 +32,7 @@ struct ListenerOptions {
   size_t max_unproven = 256;                         ///< at least 1
   Duration prove_within = std::chrono::seconds(10);  ///< then an unproven connection is closed
   Duration user_timeout = std::chrono::seconds(10);  ///< as TCP_USER_TIMEOUT of all connections
+  size_t max_waiting = 16;                           ///< connections that wait for gRPC; at least 1
   int takes_at_once = 64;  ///< connections that gRPC gets without a pause; at least 1
   Duration take_pause = std::chrono::milliseconds(4);  ///< beyond that, one in this time, if none is proven
   int arrivals_per_take = 2;                           ///< but one of so many that speak, over two seconds
