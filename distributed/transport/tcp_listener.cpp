@@ -32,7 +32,6 @@ namespace {
 constexpr uint64_t kWakeId = 0;          // of the eventfd; the listening sockets follow
 constexpr uint64_t kFirstHeld = 1000;    // of connections
 constexpr int kAcceptsPerTurn = 32;      // then the events of other connections have their turn
-constexpr int kTakesPerTurn = 32;        // as above
 constexpr double kFadeSeconds = 2;       // over which connections that speak are counted
 constexpr int kNoFilesPauseMs = 50;      // after which a listener without files tries again
 constexpr size_t kFilesPerUnproven = 8;  // at most this part of the process's files is for them
@@ -250,18 +249,16 @@ void TcpListener::serve() {
     for (int i = 0; i < n && !stopping_.load(); ++i) {
       const auto& event = events[static_cast<size_t>(i)];
       const uint64_t id = event.data.u64;
-      try {
-        if (uint64_t wakes; id == kWakeId) std::ignore = read(wake_, &wakes, sizeof wakes);
-        else if (id < kFirstHeld) accept_from(sockets_[id - kWakeId - 1]);
-        else on_event(id, event.events);
-      } catch (const std::bad_alloc&) {  // of a connection that is closed to make room
-      }
+      if (uint64_t wakes; id == kWakeId) std::ignore = read(wake_, &wakes, sizeof wakes);
+      else if (id < kFirstHeld) accept_from(sockets_[id - kWakeId - 1]);
+      else on_event(id, event.events);
     }
     try {
-      for (int i = 0; i < kTakesPerTurn && !stopping_.load() && take_next(); ++i) {
+      while (!stopping_.load() && take_next()) {
       }
     } catch (const std::bad_alloc&) {  // of the function that takes connections; this one ends by its time
     }
+    close_surplus();
     close_late();
   }
 }
@@ -328,12 +325,6 @@ void TcpListener::on_event(uint64_t id, uint32_t events) {
   }
   epoll_ctl(poll_, EPOLL_CTL_DEL, held.fd, nullptr);
   watch(poll_, held.fd, EPOLLRDHUP, id);
-  if (ready_ >= options_.max_waiting) {
-    remove(std::find_if(held_.begin(), held_.end(),
-                        [](const auto& one) { return one.second.state == State::kReady; }),
-           true);
-    ++closed_;
-  }
   held.state = State::kReady;
   ++ready_;
   note_arrival(runtime_->now());
@@ -375,6 +366,18 @@ int TcpListener::patience() const {
   const Duration left = next - runtime_->now();
   const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(left).count() + 1;
   return static_cast<int>(std::clamp<int64_t>(ms, 0, 1000 * 3600));
+}
+
+void TcpListener::close_surplus() {
+  MutexLock lock(mutex_);
+  for (auto at = held_.begin(); ready_ > options_.max_waiting;) {
+    if (at->second.state != State::kReady) {
+      ++at;
+      continue;
+    }
+    at = remove(at, true);
+    ++closed_;
+  }
 }
 
 void TcpListener::close_late() {

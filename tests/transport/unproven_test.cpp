@@ -219,10 +219,28 @@ TEST(Unproven, connections_that_wait_for_grpc_are_few_and_the_newest_is_one_of_t
     ++taken;
     close(connection);
   });
-  for (int i = 0; i < 60'000 && listener.counters().open != 8; ++i) rt->sleep_for(1ms);
-  EXPECT_EQ(listener.counters().open, 8);  // one of the eight was taken, and its place is not filled again
-  EXPECT_EQ(listener.counters().closed, 22u);
+  for (int i = 0; i < 60'000 && listener.counters().open != 9; ++i) rt->sleep_for(1ms);
+  EXPECT_EQ(listener.counters().open, 9);  // one was taken, and eight wait
+  EXPECT_EQ(listener.counters().closed, 21u);
+  EXPECT_TRUE(strangers.back()->is_open());
   EXPECT_EQ(taken, 1);
+  listener.close();
+}
+
+TEST(Unproven, connections_that_come_together_have_their_turns_before_any_is_closed) {
+  const auto rt = make_threaded_runtime();
+  std::atomic<int> taken = 0;
+  inner::TcpListener listener({.host = "127.0.0.1"}, {.prove_within = 10min});
+  Unprovens members;
+  for (int i = 0; i < 60; ++i)
+    members.push_back(std::make_unique<Unproven>(str("127.0.0.1:", listener.port()), http2_begin()));
+  listener.start(*rt, [&](int, int connection) {
+    ++taken;
+    close(connection);
+  });
+  for (int i = 0; i < 60'000 && taken < 60 && listener.counters().closed == 0; ++i) rt->sleep_for(1ms);
+  EXPECT_EQ(taken, 60);
+  EXPECT_EQ(listener.counters().closed, 0u);
   listener.close();
 }
 

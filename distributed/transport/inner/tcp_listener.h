@@ -107,6 +107,8 @@ class WEFT_API TcpListener {
   bool take_next();
   /// Milliseconds until the oldest unproven connection is late or the next turn comes; -1: none is there.
   int patience() const;
+  /// Closes the oldest of those that wait beyond their number.
+  void close_surplus();
   void close_late();
   /// Closes a random one of the older half of the address that has the most. False: none is there.
   bool close_one() WEFT_REQUIRES(mutex_);
