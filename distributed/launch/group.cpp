@@ -5,6 +5,7 @@
 #include <weft/distributed/launch/group.h>
 
 #include <set>
+#include <system_error>
 #include <thread>
 
 #include <weft/distributed/launch/inner/group_certificates.h>
@@ -20,6 +21,15 @@ namespace weft::rpc {
 namespace {
 
 using namespace std::chrono_literals;
+
+/// Starts a thread of run_group. Throws: Overloaded when the system gives no more.
+template <class Body> std::jthread start_thread(Body body) {
+  try {
+    return std::jthread(std::move(body));
+  } catch (const std::system_error& e) {
+    throw Overloaded(str("run_group: cannot start a thread: ", e.what()));
+  }
+}
 
 /// Children that have ended; `badly`: only those with a status or a signal.
 std::vector<ChildState> ended_children(Children& children, bool badly) {
@@ -45,14 +55,14 @@ std::vector<ChildState> ended_children(Children& children, bool badly) {
 class StartWatch {
  public:
   StartWatch(Children& children, const LaunchInfo& launch, const InitOptions& init)
-      : thread_([&children, launch,
-                 meeting = RendezvousOptions{init.tls, init.insecure}](const std::stop_token& stop) {
+      : thread_(start_thread([&children, launch, meeting = RendezvousOptions{init.tls, init.insecure}](
+                                 const std::stop_token& stop) {
           while (!stop.stop_requested()) {
             if (const auto gone = ended_children(children, false); !gone.empty())
               return give_up(launch, meeting, to_string(gone.front()), stop);
             std::this_thread::sleep_for(10ms);
           }
-        }) {}
+        })) {}
 
  private:
   static void give_up(const LaunchInfo& launch, const RendezvousOptions& meeting, const std::string& end,
@@ -124,7 +134,7 @@ std::string returned_key(const std::string& run, int rank) {
 class Keeper {
  public:
   explicit Keeper(Children& children)
-      : children_(children), thread_([&children](const std::stop_token& stop) {
+      : children_(children), thread_(start_thread([&children](const std::stop_token& stop) {
           std::set<int> told;
           Store& store = *children.store();
           while (!stop.stop_requested()) {
@@ -139,7 +149,7 @@ class Keeper {
             }
             std::this_thread::sleep_for(10ms);
           }
-        }) {}
+        })) {}
   ~Keeper() {
     thread_.request_stop();
     thread_.join();
@@ -158,8 +168,9 @@ class ReturnWatch {
  public:
   ReturnWatch(std::shared_ptr<Store> store, const LaunchInfo& launch, std::string run,
               std::shared_ptr<Agent> agent)
-      : thread_([store = std::move(store), mine = launch.rank, world_size = launch.world_size,
-                 run = std::move(run), agent = std::move(agent)](const std::stop_token& stop) mutable {
+      : thread_(start_thread([store = std::move(store), mine = launch.rank, world_size = launch.world_size,
+                              run = std::move(run),
+                              agent = std::move(agent)](const std::stop_token& stop) mutable {
           while (!stop.stop_requested()) {
             try {
               const TimePoint soon = std::chrono::steady_clock::now() + 200ms;
@@ -176,7 +187,7 @@ class ReturnWatch {
               std::this_thread::sleep_for(100ms);
             }
           }
-        }) {}
+        })) {}
 
  private:
   std::jthread thread_;

@@ -21,7 +21,7 @@
 //     arrival, which is later: this worker stops before the store gives its name away.
 //     [G: no two lives of a name serve at one time]
 //  3. A renewal that comes too late reads the list before it opens the fence. A life that is not in the list
-//     any more, or whose name another life holds, stays out.
+//     any more, or whose name another life holds, stays out. So do all when the store has ended for good.
 //  4. Loss. Each member keeps the next one of the list under its agent's lease. A member that loses another
 //     one removes it from the list as soon as its lease at the store has run out. A member that reaches the
 //     store stays, since the trouble may be that of the one that lost it.

@@ -15,6 +15,8 @@ using inner::life_of;
 using inner::MemberList;
 
 constexpr Duration kLongestWatch = std::chrono::seconds(1);
+/// leases without an answer after which a store without a log counts as ended, where no kernel tells
+constexpr int kLastLeases = 6;
 
 }  // namespace
 
@@ -43,13 +45,20 @@ void Membership::State::renew() {
   try {
     store->hold(life_key, number(), lease(), deadline);
     if (late) read_list(deadline);
+    unanswered = kNever;
     fence().open_until(sent + lease());
     if (!fence().closed_for_good()) told = false;
   } catch (const RuntimeStopped&) {
     throw;
   } catch (const ValueError&) {
     stay_out("another life has its name");
+  } catch (const HostEnded& e) {
+    stay_out(e.what());
   } catch (const Error& e) {
+    const TimePoint now = runtime->now();
+    if (unanswered == kNever) unanswered = now;
+    if (!store->outlives_its_process() && now - unanswered >= lease() * kLastLeases)
+      return stay_out(str("a store without a log has not answered for ", kLastLeases, " leases; ", e.what()));
     fence().explain(e.what());
     if (fence().closed()) tell_fenced();
     if (runtime->now() < deadline) runtime->sleep_for(lease() / 16);
@@ -73,6 +82,9 @@ bool Membership::State::follow(TimePoint until) {
     throw;
   } catch (const Timeout&) {  // no change
     return true;
+  } catch (const HostEnded& e) {
+    stay_out(e.what());
+    return false;
   } catch (const Error& e) {
     fence().explain(e.what());
     return false;

@@ -23,7 +23,8 @@ class StoreHost final : public Receiver, public std::enable_shared_from_this<Sto
       : runtime_(runtime),
         options_(options),
         log_(options.log.empty() ? nullptr : std::make_unique<StoreLog>(options.log, new_identity(runtime))),
-        identity_(log_ ? log_->identity() : new_identity(runtime)) {
+        identity_(log_ ? log_->identity() : new_identity(runtime)),
+        host_(log_ ? "" : process_identity()) {
     if (log_) read_log();
     MutexLock lock(mutex_);
     for (const auto& [key, value] : options.first_keys) keys_.put(key, value);
@@ -142,12 +143,7 @@ class StoreHost final : public Receiver, public std::enable_shared_from_this<Sto
       if (op == kWait) {
         wait({.client = client, .number = number, .keys = in.texts(), .abort_key = in.text()}, answers);
       } else if (op == kWatch) {
-        wait({.client = client,
-              .number = number,
-              .watch = true,
-              .keys = {in.text()},
-              .abort_key = {},
-              .known = in.optional()},
+        wait({.client = client, .number = number, .watch = true, .keys = {in.text()}, .known = in.optional()},
              answers);
       } else if (op == kPeek) {
         StoreWriter reply;
@@ -157,8 +153,7 @@ class StoreHost final : public Receiver, public std::enable_shared_from_this<Sto
         answers.push_back({client, number, status_bytes(kOk, reply.bytes)});
       } else if (op == kSetAtEnd) {
         if (client.incarnation.value != 0) add_will(client, in);
-        const std::string host = log_ ? "" : process_identity();  // one with a log may come back
-        answers.push_back({client, number, status_bytes(kOk, StoreWriter().text(host).bytes)});
+        answers.push_back({client, number, status_bytes(kOk, StoreWriter().text(host_).bytes)});
       } else {
         change(op, client, number, in, answers);
       }
@@ -209,6 +204,7 @@ class StoreHost final : public Receiver, public std::enable_shared_from_this<Sto
       std::string value = in.text();
       const Duration lease(in.number<int64_t>());
       journal = !hold(key, std::move(value), lease);
+      reply.text(host_);
     } else {
       throw WireError(str("store: unknown request ", int{op}));
     }
@@ -453,6 +449,7 @@ class StoreHost final : public Receiver, public std::enable_shared_from_this<Sto
   const StoreOptions options_;
   const std::unique_ptr<StoreLog> log_;  // null: none; after the constructor the writing task has it
   const uint64_t identity_;
+  const std::string host_;  // its process, for clients; empty: with the log another one may go on
   Mutex mutex_;
   StoreJournal journal_ WEFT_GUARDED_BY(mutex_);
   StoreKeys keys_ WEFT_GUARDED_BY(mutex_){options_.limits, journal_};

@@ -20,7 +20,7 @@ class WEFT_API Aborted : public RpcError {
   using RpcError::RpcError;
 };
 
-/// The process that serves the store has ended.
+/// The process that serves the store has ended, and has no log that another one could go on with.
 class WEFT_API HostEnded : public RpcError {
  public:
   using RpcError::RpcError;
@@ -36,7 +36,8 @@ class WEFT_API StoreFull : public RpcError {
 /// and throw Timeout at the deadline. A change may then still happen, unless a later request of this client
 /// has reached the store. They never throw PeerLost. Changes throw StoreFull at the store's limits. A store
 /// that can never be reached, such as one with a certificate of another authority, is an RpcError at once
-/// with the reason.
+/// with the reason. After hold() or set_at_end() the end of a server without a log is HostEnded, where the
+/// kernel tells it or another store answers at the address.
 class WEFT_API Store {
  public:
   virtual ~Store() = default;
@@ -56,6 +57,9 @@ class WEFT_API Store {
   /// it. The holder renews by the same call. Throws: ValueError, with the present value, while the key is
   /// held with another value; ValueError for a lease that is not positive.
   virtual void hold(const std::string& key, const std::string& value, Duration lease, TimePoint deadline) = 0;
+  /// False: it ends with the process that serves it, which has no log. Known from the first hold() or
+  /// set_at_end() on; true until then.
+  virtual bool outlives_its_process() const { return true; }
   /// Adds to a number that is 0 at first; returns the sum. A lease of the key ends. Throws: ValueError for a
   /// value that is no number, and for a sum that does not fit.
   virtual int64_t add(const std::string& key, int64_t delta, TimePoint deadline) = 0;
@@ -69,10 +73,9 @@ class WEFT_API Store {
                                                        TimePoint deadline) = 0;
 
   /// Last will of this process: when it ends before `done` is set, the server sets `done`, and `key` unless
-  /// that is set. A later will of this client for `key` replaces it. In turn a server that ends fails the
-  /// calls of this client with HostEnded. Both need one host, where the kernel tells the end of a process;
-  /// elsewhere this has no effect. A server with a log may come back: then nothing fails, but the wills of
-  /// its former life are lost.
+  /// that is set. A later will of this client for `key` replaces it. It needs one host, where the kernel
+  /// tells the end of a process; elsewhere this has no effect. A server with a log may come back, without the
+  /// wills of its former life.
   virtual void set_at_end(const std::string& key, const std::string& value, const std::string& done,
                           TimePoint deadline) = 0;
 

@@ -28,6 +28,10 @@ class StoreClient final : public StoreCalls, public Receiver {
     transport_->close();
   }
   void close(Duration linger) override { transport_->close(linger); }
+  bool outlives_its_process() const override {
+    MutexLock lock(mutex_);
+    return host_.empty();
+  }
 
   Block allocate(WorkerId, uint8_t, const std::string&, int64_t, int32_t) override {
     throw WireError("store: a message with payloads");
@@ -75,13 +79,15 @@ class StoreClient final : public StoreCalls, public Receiver {
     {
       MutexLock lock(mutex_);
       if (store_ == 0) store_ = identity;
-      if (store_ != identity) {
-        trouble_ = "another store answers there";
-        if (down_since_ == kNever) down_since_ = runtime_.now();
-        return;
+      if (store_ == identity) {
+        lock.unlock();
+        return send(number);
       }
+      trouble_ = "another store answers there";
+      if (down_since_ == kNever) down_since_ = runtime_.now();
+      if (host_.empty()) return;
     }
-    send(number);
+    end_host();
   }
   void send(uint64_t number) {
     std::string bytes;
@@ -122,18 +128,20 @@ class StoreClient final : public StoreCalls, public Receiver {
   void watch_host(const std::string& process) override {
     {
       MutexLock lock(mutex_);
-      if (std::exchange(watches_host_, true)) return;
+      if (process.empty() || !host_.empty()) return;
+      host_ = process;
     }
-    watch_.watch(process, [this] {
-      {
-        MutexLock lock(mutex_);
-        host_ended_ = true;
-      }
-      fail_all(kHostEnded, ended_text());
-    });
+    if (process != process_identity()) watch_.watch(process, [this] { end_host(); });
+  }
+  void end_host() {
+    {
+      MutexLock lock(mutex_);
+      host_ended_ = true;
+    }
+    fail_all(kHostEnded, ended_text());
   }
   std::string ended_text() const {
-    return str("store at ", where_, ": the process that serves it has ended");
+    return str("store at ", where_, ": the process that served it has ended, and it kept no log");
   }
 
   bool is_host_gone() {
@@ -179,13 +187,13 @@ class StoreClient final : public StoreCalls, public Receiver {
 
   Runtime& runtime_;
   const std::string where_;
-  Mutex mutex_;
+  mutable Mutex mutex_;
   std::map<uint64_t, Pending> pending_ WEFT_GUARDED_BY(mutex_);  // by number
   uint64_t store_ WEFT_GUARDED_BY(mutex_) = 0;                   // its identity; 0: none has answered
   uint64_t next_ WEFT_GUARDED_BY(mutex_) = 1;
   std::string trouble_ WEFT_GUARDED_BY(mutex_);
   bool was_up_ WEFT_GUARDED_BY(mutex_) = false;
-  bool watches_host_ WEFT_GUARDED_BY(mutex_) = false;
+  std::string host_ WEFT_GUARDED_BY(mutex_);  // the server's process, if the store ends with it
   bool host_ended_ WEFT_GUARDED_BY(mutex_) = false;
   TimePoint down_since_ WEFT_GUARDED_BY(mutex_) = kNever;  // kNever: connected, or never was
   ProcessWatch watch_;

@@ -218,7 +218,7 @@ TEST(ElasticProcess, a_process_that_was_stopped_stays_out_behind_its_successor) 
 TEST(ElasticProcess, the_end_of_the_worker_that_serves_the_store_ends_the_group_with_an_error) {
   const ReservedPort port;
   const std::string store = str("127.0.0.1:", port.port());
-  Children home = start_worker("home", store);
+  Children home = start_worker("home", store), ps = start_worker("ps", store);
   InGroup in("a", store, false);
   Event fenced(*default_agent()->runtime(), "the fence of the test");
   std::string said;
@@ -226,14 +226,19 @@ TEST(ElasticProcess, the_end_of_the_worker_that_serves_the_store_ends_the_group_
     said = why;
     fenced.set();
   });
+  wait_for_members({"ps"}, 60s);
   ASSERT_EQ(kill(static_cast<pid_t>(rpc_sync<elastic_pid>("home")), SIGKILL), 0);
   ASSERT_TRUE(fenced.wait_until(default_agent()->runtime()->now() + 60s));
-  for (const std::string& text : {said, error_of<Fenced>([] { rpc_sync<elastic_pid>("a"); })}) {
-    EXPECT_TRUE(has(text, "worker 'a' is fenced: its lease at the store has run out"));
-    EXPECT_TRUE(has(text, store));
+  for (const std::string& text : {said, error_of<Fenced>([] { rpc_sync<elastic_pid>("a"); }),
+                                  error_of<Fenced>([] { serve_until_done({.timeout = 60s}); })}) {
+    EXPECT_TRUE(has(text, "worker 'a' is fenced and stays out of the group: store at " + store));
+    EXPECT_TRUE(has(text, "the process that served it has ended, and it kept no log"));
   }
-  rpc::shutdown({.timeout = 60s});
   expect_ended(std::move(home), {0});
+  const TimePoint limit = std::chrono::steady_clock::now() + 60s;
+  while (ps.poll().at(0).running && std::chrono::steady_clock::now() < limit)
+    std::this_thread::sleep_for(5ms);
+  EXPECT_EQ(ps.poll().at(0).exit_code, kStaysOut) << to_string(ps.poll().at(0));
 }
 
 TEST(ElasticProcess, a_worker_without_its_store_says_so) {

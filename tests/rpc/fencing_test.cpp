@@ -2,6 +2,8 @@
 // goes on when it renews before a successor has its name, and stays out otherwise.
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
 #include <weft/distributed/rpc/rpc.h>
 #include <weft/distributed/rref/rref.h>
 
@@ -212,6 +214,7 @@ TEST(Fencing, a_past_life_gives_no_answer_to_those_that_do_not_know_its_successo
   t.group.sim().run_for(1s);
   const Life old = t.b.agent()->life();
   t.group.join("b");
+  for (int i = 0; i < 1000 && t.a.agent()->life_of(t.b.id()) == old; ++i) t.group.sim().run_for(1ms);
   EXPECT_EQ(t.c.agent()->life_of(t.b.id()), old);
   t.group.run(t.b, [] { EXPECT_THROW(rpc_sync<fenced_twice>("c", 1), Fenced); });
   t.group.run(t.c, [] { EXPECT_EQ(rpc_sync<fenced_twice>("a", 1), 2); });
@@ -258,6 +261,47 @@ TEST(Fencing, a_late_renewal_opens_no_fence_after_a_successor_came_and_went) {
   EXPECT_FALSE(t.c.agent()->is_lost(t.b.agent()->life()));
   t.group.run(t.c, [] { EXPECT_EQ(rpc_sync<fenced_twice>("a", 1), 2); });
   EXPECT_EQ(t.fenced.size(), 2u);  // for a while, then for good
+}
+
+TEST(Fencing, a_store_without_a_log_that_does_not_answer_for_six_leases_ends_the_group) {
+  for (const Duration away : {50s, 120s}) {
+    Trio t;
+    t.group.cut_store(t.b);
+    t.group.sim().run_for(away);
+    t.group.net().heal();
+    t.group.sim().run_for(10s);
+    EXPECT_EQ(t.fenced.size(), away > 60s ? 2u : 1u);
+    if (away < 60s) {
+      t.group.run(t.b, [] { EXPECT_EQ(rpc_sync<fenced_twice>("a", 1), 2); });
+    } else {
+      EXPECT_TRUE(has(error_of<Fenced>([&] { t.b.membership->serve(t.now() + 1s); }),
+                      "stays out of the group: a store without a log has not answered for 6 leases"));
+    }
+    t.group.run(t.a, [] { EXPECT_EQ(rpc_sync<fenced_twice>("c", 1), 2); });
+  }
+}
+
+TEST(Fencing, another_store_at_the_address_of_one_without_a_log_ends_the_group) {
+  Trio t;
+  t.group.kill_store();
+  t.group.start_store();
+  t.group.sim().run_for(20s);
+  for (auto* w : {&t.a, &t.b, &t.c})
+    EXPECT_TRUE(has(error_of<Fenced>([&] { w->membership->serve(t.now() + 1s); }),
+                    "the process that served it has ended, and it kept no log"));
+}
+
+TEST(Fencing, a_store_with_a_log_may_stay_away_for_long) {
+  ElasticGroup group({.store_log = testing::TempDir() + str("fencing_", getpid(), ".log")});
+  ElasticGroup::Worker &a = group.join("a"), &b = group.join("b");
+  a.membership->wait_for({"b"}, group.sim().now() + 5s);
+  group.kill_store();
+  group.sim().run_for(200s);
+  EXPECT_THROW(group.run(a, [] { rpc_sync<fenced_twice>("b", 1); }), Fenced);
+  group.start_store();
+  group.sim().run_for(20s);
+  group.run(a, [] { EXPECT_EQ(rpc_sync<fenced_twice>("b", 1), 2); });
+  group.run(b, [] { EXPECT_EQ(rpc_sync<fenced_twice>("a", 1), 2); });
 }
 
 TEST(Fencing, a_member_that_only_some_have_lost_stays) {

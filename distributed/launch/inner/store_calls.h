@@ -135,8 +135,10 @@ class StoreCalls : public Store {
     return StoreReader(reply).optional();
   }
   void hold(const std::string& key, const std::string& value, Duration lease, TimePoint deadline) override {
-    ask(StoreWriter().number(kHold).text(key).text(value).number(int64_t{lease.count()}).bytes, deadline,
-        "hold " + key);
+    const std::string reply =
+        ask(StoreWriter().number(kHold).text(key).text(value).number(int64_t{lease.count()}).bytes, deadline,
+            "hold " + key);
+    watch_host(StoreReader(reply).text());
   }
   int64_t add(const std::string& key, int64_t delta, TimePoint deadline) override {
     const std::string reply =
@@ -173,7 +175,7 @@ class StoreCalls : public Store {
   }
 
  protected:
-  /// Takes the identity of the server's process.
+  /// Takes the identity of the server's process; empty: a server with a log, which may come back.
   virtual void watch_host(const std::string&) {}
   /// Returns the fields of the answer. `last`: an empty answer if the server is gone.
   /// Throws: Timeout, and the errors of open_reply.

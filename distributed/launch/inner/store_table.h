@@ -110,7 +110,7 @@ struct StoreWait {
   uint64_t number = 0;
   bool watch = false;
   std::vector<std::string> keys;       ///< of a watch: one
-  std::string abort_key;               ///< may be empty
+  std::string abort_key{};             ///< may be empty
   std::optional<std::string> known{};  ///< of a watch
   size_t next = 0;                     ///< the key that it waits for
 };
