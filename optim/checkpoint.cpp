@@ -89,7 +89,7 @@ void compare_names(const std::string& path, const std::map<std::string, State>& 
                    const std::vector<CheckpointPart>& parts, bool strict) {
   std::string missing, unexpected;
   for (const CheckpointPart& part : parts)
-    if (!states.contains(part.name)) missing += " " + part.name;
+    if (!part.optional && !states.contains(part.name)) missing += " " + part.name;
   for (const auto& entry : states) {
     const std::string name = entry.first.substr(0, entry.first.find(':'));
     const bool known =
@@ -139,14 +139,12 @@ struct Load {
 
 std::vector<Load> loads_of(const std::vector<CheckpointPart>& parts,
                            const std::map<std::string, State>& states) {
-  static const State kNone;
   std::vector<Load> out;
   for (const CheckpointPart& part : parts) {
-    out.push_back({part.name, &states.at(part.name), &part.save, &part.load});
-    const auto streams = states.find(part.name + kStreams);
-    if (part.load_streams)
-      out.push_back({part.name, streams == states.end() ? &kNone : &streams->second, &part.save_streams,
-                     &part.load_streams});
+    const auto state = states.find(part.name), streams = states.find(part.name + kStreams);
+    if (state != states.end()) out.push_back({part.name, &state->second, &part.save, &part.load});
+    if (part.load_streams && streams != states.end())  // a file of an object without streams says nothing
+      out.push_back({part.name, &streams->second, &part.save_streams, &part.load_streams});
   }
   std::stable_sort(out.begin(), out.end(),
                    [](const Load& a, const Load& b) { return bytes_of(*a.state) < bytes_of(*b.state); });

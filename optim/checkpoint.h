@@ -69,6 +69,7 @@ class WEFT_API CheckpointPart {
   std::string name;
   Callback<State()> save, save_streams;
   Callback<void(const State&)> load, load_streams;  ///< load_streams is empty except for modules
+  bool optional = false;                            ///< a file without it leaves the object alone
 
  private:
   CheckpointPart(std::string name, Callback<State()> save, Callback<void(const State&)> load);

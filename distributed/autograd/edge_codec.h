@@ -14,7 +14,7 @@
 // With error feedback a gradient's rounding error is added to the same gradient of the next context. So
 // errors do not add up over the steps. "The same" is the gradient of the same tensor of the context's n-th
 // message from that worker, of the same size. Its memory has a limit, and the oldest error is forgotten
-// first. Thread safety: any thread.
+// first. A checkpoint over owners has the errors (optim/dist_checkpoint.h). Thread safety: any thread.
 #pragma once
 
 #include <cstdint>

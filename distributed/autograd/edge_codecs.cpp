@@ -203,7 +203,7 @@ void EdgeCodecs::decode(Message& message) {
 
 Tensor EdgeCodecs::take_owed(const FeedbackKey& key, const Tensor& gradient) {
   MutexLock lock(mutex_);
-  const auto found = owed_.find(key);
+  const auto found = find_owed(key);
   if (found == owed_.end()) return {};
   Tensor error = found->second.error;
   forget(found);
@@ -229,6 +229,33 @@ void EdgeCodecs::owe(const FeedbackKey& key, Tensor error) {
     owed_[key] = {std::move(error), ages_.insert(ages_.end(), key)};
   }
   lock.unlock();
+}
+
+/// The error of a key, or one of a loaded checkpoint whose worker had no known life then.
+std::map<FeedbackKey, EdgeCodecs::Owed>::iterator EdgeCodecs::find_owed(const FeedbackKey& key) {
+  for (const Life to : {key.to, Life(key.to.id)})
+    for (const Life maker : {key.maker, Life(key.maker.id)})
+      if (const auto found = owed_.find({to, maker, key.ordinal, key.slot}); found != owed_.end())
+        return found;
+  return owed_.end();
+}
+
+std::vector<KeptError> EdgeCodecs::errors() const {
+  std::vector<KeptError> out;
+  MutexLock lock(mutex_);
+  for (const FeedbackKey& key : ages_) out.push_back({key, owed_.at(key).error});
+  return out;
+}
+
+void EdgeCodecs::set_errors(std::vector<KeptError> errors) {
+  std::map<FeedbackKey, Owed> gone;  // freed after the lock
+  {
+    MutexLock lock(mutex_);
+    gone.swap(owed_);
+    ages_.clear();
+    bytes_ = 0;
+  }
+  for (KeptError& e : errors) owe(e.key, std::move(e.error));
 }
 
 void EdgeCodecs::forget(std::map<FeedbackKey, Owed>::iterator entry) {

@@ -15,7 +15,9 @@
 #include <cstdio>
 #include <filesystem>
 #include <random>
+#include <set>
 
+#include <weft/distributed/optim/inner/edge_errors.h>
 #include <weft/distributed/optim/inner/on_owners.h>
 #include <weft/distributed/optim/inner/shard_file.h>
 #include <weft/tensor/factories.h>
@@ -29,24 +31,35 @@ using Owners = std::vector<DistributedOptimizer::Owner>;
 
 constexpr const char* kManifest = "manifest.safetensors";
 
-/// The list of shards as an object that a checkpoint saves and loads: per file its size and checksum.
+const std::string kEdges = "edges/";
+
+/// The list of shards as an object that a checkpoint saves and loads: per file its size and checksum. Beside
+/// them the errors that the caller's gradients owe; older sets have none.
 struct ShardList {
   std::vector<ShardFile> files;
+  optim::StateDict edges;
   optim::StateDict state_dict() const {
     optim::StateDict out;
     for (const ShardFile& f : files)
       out.emplace_back(f.name, from_vector(std::vector<int64_t>{f.bytes, f.crc}, {2}));
+    for (const auto& [name, error] : edges) out.emplace_back(kEdges + name, error);
     return out;
   }
   void load_state_dict(const optim::StateDict& state) {
     std::vector<ShardFile> read;
+    optim::StateDict errors;
     for (const auto& [name, x] : state) {
+      if (name.starts_with(kEdges)) {
+        errors.emplace_back(name.substr(kEdges.size()), x);
+        continue;
+      }
       if (x.dtype() != kInt64 || x.numel() != 2) throw ValueError(str("'", name, "' is no entry of a shard"));
       const std::vector<int64_t> numbers = x.to_vector<int64_t>();
       read.push_back({name, numbers[0], numbers[1]});
     }
     std::sort(read.begin(), read.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
     files = std::move(read);
+    edges = std::move(errors);
   }
 };
 
@@ -128,13 +141,51 @@ void send_shard(const DistributedOptimizer::Owner& o, const optim::StateDict& sh
   }
 }
 
+std::string checked_name(const ModulePart& part, const std::set<std::string>& others) {
+  if (part.name.empty() || part.name.find('/') != std::string::npos)
+    throw ValueError(
+        str("checkpoint: the name of a module must be non-empty and without '/', got '", part.name, "'"));
+  if (others.contains(part.name))
+    throw ValueError(str("checkpoint: two modules are named '", part.name, "'"));
+  return part.name;
+}
+
+/// The terms of each owner's shard. Throws: ValueError for a bad name and for a module without an owner here.
+std::vector<ShardTerms> terms_of(const Owners& owners, const CheckpointOptions& options) {
+  const rpc::Life self = rpc::current_agent()->life();
+  std::vector<rpc::Life> lives;
+  for (const auto& o : owners) lives.push_back(o.optimizer.is_owner() ? self : o.optimizer.owner_life());
+  ShardTerms all;
+  for (size_t i = 0; i <= lives.size(); ++i) {
+    const rpc::Life life = i < lives.size() ? lives[i] : self;
+    all.workers.push_back(life.id.value);
+    all.incarnations.push_back(life.incarnation.value);
+  }
+  std::vector<ShardTerms> out(owners.size(), all);
+  std::set<std::string> names;
+  for (const ModulePart& part : options.modules) {
+    const std::string name = checked_name(part, names);
+    names.insert(name);
+    const rpc::Life life = part.module.is_owner() ? self : part.module.owner_life();
+    size_t o = 0;
+    while (o < owners.size() && !dist_autograd::detail::same_life(lives[o], life)) ++o;
+    if (o == owners.size())
+      throw ValueError(str("checkpoint: the module '", name, "' is on worker '", part.module.owner_name(),
+                           "', which has no parameters in the optimizer; it can be a part of the caller"));
+    out[o].names.push_back(name);
+    out[o].modules.push_back(part.module);
+  }
+  return out;
+}
+
 std::vector<ShardFile> write_shards(const std::string& folder, int64_t set, const Owners& owners,
-                                    const CheckpointOptions& options) {
+                                    const std::vector<ShardTerms>& terms, const CheckpointOptions& options) {
   size_t next = 0;
   if (!options.through_caller) {
     const auto files = detail::on_owners<ShardFile>(owners, "save_checkpoint", [&](const auto& o) {
-      return limited<&OwnerOptimizer::save_shard>(o, options, folder, shard_name(set, next++, owners.size()),
-                                                  set);
+      const size_t i = next++;
+      return limited<&OwnerOptimizer::save_shard>(o, options, folder, shard_name(set, i, owners.size()), set,
+                                                  terms[i]);
     });
     for (size_t i = 0; i < owners.size(); ++i) {
       std::error_code failed;
@@ -148,7 +199,7 @@ std::vector<ShardFile> write_shards(const std::string& folder, int64_t set, cons
   }
   const auto layouts = detail::on_owners<std::vector<ShardEntry>>(
       owners, "save_checkpoint",
-      [&](const auto& o) { return limited<&OwnerOptimizer::hold_shard>(o, options); });
+      [&](const auto& o) { return limited<&OwnerOptimizer::hold_shard>(o, options, terms[next++]); });
   std::vector<ShardFile> files;
   for (size_t i = 0; i < owners.size(); ++i)
     files.push_back(detail::write_shard(folder, shard_name(set, i, owners.size()), set,
@@ -206,13 +257,15 @@ bool has_checkpoint(const std::string& folder) {
 void save_checkpoint(const std::string& given, const DistributedOptimizer& optimizer,
                      const std::vector<CheckpointPart>& parts, const CheckpointOptions& options) {
   check_options(options);
+  const std::vector<ShardTerms> terms = terms_of(optimizer.owners(), options);
   const std::string folder = absolute_folder(given);
   make_folder(folder);
   std::random_device random;
   int64_t set = static_cast<int64_t>((uint64_t{random()} << 32 | random()) >> 1);
   ShardList shards;
   try {
-    shards.files = write_shards(folder, set, optimizer.owners(), options);
+    shards.files = write_shards(folder, set, optimizer.owners(), terms, options);
+    shards.edges = detail::edge_errors(detail::members_of(terms.front()));
     detail::save_step("manifest");
     weft::save_checkpoint(manifest_of(folder), with_own(parts, set, shards));
   } catch (...) {
@@ -238,7 +291,9 @@ void load_checkpoint(const std::string& given, DistributedOptimizer& optimizer,
   if (shards.files.size() != owners.size())
     throw ValueError(str("load_checkpoint: ", folder, " has ", shards.files.size(), " shards, the optimizer ",
                          owners.size(), " owners"));
-  size_t next = 0;
+  const std::vector<ShardTerms> terms = terms_of(owners, options);
+  auto errors = detail::read_edge_errors(shards.edges, detail::members_of(terms.front()));
+  size_t next = 0, at = 0;
   try {
     if (options.through_caller) {
       for (const auto& o : owners)
@@ -250,7 +305,7 @@ void load_checkpoint(const std::string& given, DistributedOptimizer& optimizer,
       });
     }
     detail::on_owners<bool>(owners, "load_checkpoint", [&](const auto& o) {
-      return detail::flagged(limited<&OwnerOptimizer::load_shard>(o, options));
+      return detail::flagged(limited<&OwnerOptimizer::load_shard>(o, options, terms[at++]));
     });
     optimizer.fetch_rates();
     weft::load_checkpoint(manifest, with_own(parts, set, shards));
@@ -263,6 +318,7 @@ void load_checkpoint(const std::string& given, DistributedOptimizer& optimizer,
     }
     std::rethrow_exception(error);
   }
+  if (!shards.edges.empty()) detail::set_edge_errors(std::move(errors));
   end_shards(owners, false, options);
 }
 

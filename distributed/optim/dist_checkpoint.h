@@ -10,6 +10,11 @@
 // The checksums find damage and mixed sets, not forgery. A resumed run has the same bits, with step counts,
 // momenta and the default generator of each process. The owners of a resumed run may have other names; their
 // number and the order of the parameters must be the same. A folder belongs to one optimizer.
+// Buffers, frozen parameters and seeded streams of remote modules are saved for the modules of the options:
+//   const CheckpointOptions how{.modules = {{"encoder", encoder}, {"decoder", decoder}}};
+// The errors that rounded gradients owe (autograd/edge_codec.h) are always in a set, for senders that are
+// owners or the caller; any other worker keeps its own. Codecs and the limit of their memory are the
+// program's to give again before it loads. Receivers beside owners and caller are known by their names.
 // Thread safety: nothing steps or reads the parameters meanwhile; one thread saves or loads at a time.
 #pragma once
 
@@ -17,9 +22,23 @@
 #include <vector>
 
 #include <weft/distributed/optim/dist_optimizer.h>
+#include <weft/distributed/rref/remote_module.h>
 #include <weft/optim/checkpoint.h>
 
 namespace weft::dist_optim {
+
+/// A remote module whose whole state is in the shard of its owner: parameters, buffers and the streams set by
+/// seed. The optimizer's parameters are there once.
+struct ModulePart {
+  /// Asks the owner for a reference. Throws: as RRef::rpc_sync.
+  template <class M>
+  ModulePart(std::string name, const rpc::RemoteModule<M>& module)
+      : name(std::move(name)),
+        module(rpc::rpc_sync<&rpc::detail::module_base<M>>(rpc::To(module.get_module_rref().owner_life()),
+                                                           module.get_module_rref())) {}
+  std::string name;
+  RRef<nn::Module> module;
+};
 
 struct CheckpointOptions {
   /// The shards travel between owners and caller in pieces, and only the caller needs the folder. Each shard
@@ -28,6 +47,9 @@ struct CheckpointOptions {
   int64_t piece_bytes = 16 << 20;  ///< the most that one message carries then
   /// Limit of each call; zero: the default timeout.
   rpc::Duration timeout{};
+  /// The same for saving and loading. Each has its own name without '/', and an owner with parameters in the
+  /// optimizer. A RemoteModule on another worker can be a part of the caller, by way of whom its state goes.
+  std::vector<ModulePart> modules{};
 };
 
 /// True when the folder has a manifest.
@@ -35,8 +57,9 @@ WEFT_API bool has_checkpoint(const std::string& folder);
 
 /// Saves a set in the folder, which is made if it is missing; then removes the shards of earlier sets. When
 /// it throws, the set before stays valid. The names "set" and "shards" are taken. Throws: IoError, also when
-/// owner and caller do not see the same folder. ValueError for a name used twice or a piece size below 8.
-/// Errors of the owners, as DistributedOptimizer::step.
+/// owner and caller do not see the same folder. ValueError for a name used twice, a piece size below 8, or a
+/// module on a worker without parameters in the optimizer. Errors of the owners, as
+/// DistributedOptimizer::step.
 WEFT_API void save_checkpoint(const std::string& folder, const DistributedOptimizer& optimizer,
                               const std::vector<CheckpointPart>& parts = {},
                               const CheckpointOptions& options = {});
@@ -44,7 +67,8 @@ WEFT_API void save_checkpoint(const std::string& folder, const DistributedOptimi
 /// Loads the set of the folder on all owners, and the parts of the caller. After an error every owner that
 /// answers has its previous values. Throws: IoError that names the file: a set without a manifest, a shard
 /// that is missing, damaged or of another set. ValueError for another number of owners, and for missing and
-/// unknown parts. ValueError, ShapeError or DTypeError for other parameters; errors of the owners.
+/// unknown parts and modules, with the name. ValueError, ShapeError or DTypeError for other parameters;
+/// errors of the owners. A set from before modules and errors were saved loads without them.
 WEFT_API void load_checkpoint(const std::string& folder, DistributedOptimizer& optimizer,
                               const std::vector<CheckpointPart>& parts = {},
                               const CheckpointOptions& options = {});

@@ -1,19 +1,12 @@
-// The owner's part of a distributed optimizer: the registry of rules, steps, and shards of checkpoints. A
-// shard is taken under the lock that steps take, so it is of one moment of this owner. Loading gives each
-// parameter a new block, so graphs that are alive keep their values. The blocks before are kept until the
-// caller has heard from all owners.
+// The owner's part of a distributed optimizer: the registry of rules, construction and options.
+// owner_steps.cpp has the steps, owner_shards.cpp the shards of checkpoints.
 #include <weft/distributed/optim/owner_optimizer.h>
 
 #include <map>
 
-#include <weft/autograd/tape/grad_mode.h>
 #include <weft/autograd/tape/inner/parameter_lock.h>
 #include <weft/distributed/optim/inner/owner_state.h>
-#include <weft/distributed/optim/inner/shard_file.h>
 #include <weft/distributed/optim/inner/step_ledger.h>
-#include <weft/tensor/factories.h>
-#include <weft/tensor/inner/parameter_lock.h>
-#include <weft/tensor/io/inner/file_io.h>
 
 namespace weft::dist_optim {
 namespace {
@@ -54,9 +47,6 @@ rpc::Message message_of(const std::string& options) {
   }
   return message;
 }
-
-const std::string kParametersPart = "parameters/", kOptimizerPart = "optimizer/",
-                  kGeneratorPart = "generator/state";
 
 }  // namespace
 
@@ -228,160 +218,6 @@ std::vector<double> OwnerOptimizer::powers(int64_t context_id, double p) const {
 void OwnerOptimizer::scale(int64_t context_id, double factor) {
   check_caller();
   optim::scale_grads(state_->gradients(context_id), factor);
-}
-
-// ---- shards
-
-namespace {
-
-using detail::OwnerState;
-
-optim::StateDict shard_of(const OwnerState& s) WEFT_REQUIRES(s.mutex) {
-  optim::StateDict out;
-  for (size_t i = 0; i < s.params.size(); ++i)
-    out.emplace_back(kParametersPart + std::to_string(i), weft::detail::held(s.params[i]));
-  for (const auto& [name, value] : s.optimizer->state_dict())
-    // a step writes the tensors of the state in place
-    out.emplace_back(kOptimizerPart + name, weft::detail::host_copy(value).clone());
-  out.emplace_back(kGeneratorPart, generator_state(default_generator()));
-  return out;
-}
-
-Tensor kept_piece(const OwnerState& s, int64_t i, int64_t from, int64_t count) WEFT_REQUIRES(s.mutex) {
-  if (i < 0 || i >= static_cast<int64_t>(s.kept.size()))
-    throw ValueError(str("checkpoint: the kept shard has ", s.kept.size(), " tensors, asked for ", i));
-  const Tensor& x = s.kept[static_cast<size_t>(i)].second;
-  if (from < 0 || count < 0 || from > x.numel() || count > x.numel() - from)
-    throw ValueError(str("checkpoint: elements ", from, " and ", count, " on of ", x.numel()));
-  const NoGrad guard;
-  return x.detach().reshape({x.numel()}).narrow(0, from, count);
-}
-
-void install_shard(OwnerState& s, const optim::StateDict& shard) WEFT_REQUIRES(s.mutex) {
-  std::vector<Tensor> values(s.params.size());
-  optim::StateDict state;
-  Tensor generator;
-  for (const auto& [name, value] : shard) {
-    if (name == kGeneratorPart) generator = value;
-    else if (name.starts_with(kOptimizerPart)) state.emplace_back(name.substr(kOptimizerPart.size()), value);
-    for (size_t i = 0; i < s.params.size(); ++i)
-      if (name == kParametersPart + std::to_string(i)) values[i] = value;
-  }
-  size_t stored = 0;
-  for (const auto& entry : shard) stored += entry.first.starts_with(kParametersPart);
-  if (stored != s.params.size())
-    throw ValueError(str("checkpoint: a shard of ", stored, " parameters for an owner of ", s.params.size()));
-  for (size_t i = 0; i < s.params.size(); ++i) {
-    const Tensor& p = s.params[i];
-    if (!values[i].defined()) throw ValueError(str("checkpoint: the shard has no parameter ", i));
-    if (values[i].sizes() != p.sizes())
-      throw ShapeError(
-          str("checkpoint: parameter ", i, " is ", p.sizes(), " here, ", values[i].sizes(), " in the shard"));
-    if (values[i].dtype() != p.dtype())
-      throw DTypeError(
-          str("checkpoint: parameter ", i, " is ", p.dtype(), " here, ", values[i].dtype(), " in the shard"));
-    values[i] = values[i].detach().to(p.device());
-    if (!values[i].is_contiguous()) values[i] = values[i].contiguous();
-  }
-  if (!generator.defined()) throw ValueError("checkpoint: the shard has no state of the generator");
-  const Tensor was = generator_state(default_generator());
-  set_generator_state(default_generator(), generator);
-  try {
-    s.optimizer->load_state_dict(state);
-  } catch (...) {
-    set_generator_state(default_generator(), was);
-    throw;
-  }
-  const auto guards = lock_parameters(s.params);
-  detail::replace_values(s.params, values);
-}
-
-}  // namespace
-
-ShardFile OwnerOptimizer::save_shard(std::string folder, std::string name, int64_t set) const {
-  check_caller();
-  optim::StateDict taken;
-  {
-    rpc::MutexLock lock(state_->mutex);
-    taken = shard_of(*state_);
-  }
-  return detail::write_shard(folder, name, set, taken);
-}
-
-std::vector<ShardEntry> OwnerOptimizer::hold_shard() {
-  check_caller();
-  rpc::MutexLock lock(state_->mutex);
-  state_->kept = shard_of(*state_);
-  std::vector<ShardEntry> out;
-  for (auto& [name, value] : state_->kept) {
-    value = weft::detail::host_copy(value);
-    const Shape& sizes = value.sizes();
-    out.push_back({name, static_cast<int64_t>(value.dtype()), {sizes.begin(), sizes.end()}});
-  }
-  return out;
-}
-
-Tensor OwnerOptimizer::shard_piece(int64_t i, int64_t from, int64_t count) const {
-  check_caller();
-  rpc::MutexLock lock(state_->mutex);
-  return kept_piece(*state_, i, from, count);
-}
-
-void OwnerOptimizer::expect_shard(std::vector<ShardEntry> layout) {
-  check_caller();
-  optim::StateDict made;
-  for (const ShardEntry& e : layout) made.emplace_back(e.name, detail::empty_entry(e));
-  rpc::MutexLock lock(state_->mutex);
-  state_->kept = std::move(made);
-}
-
-void OwnerOptimizer::put_piece(int64_t i, int64_t from, Tensor values) {
-  check_caller();
-  const NoGrad guard;
-  rpc::MutexLock lock(state_->mutex);
-  const Tensor to = kept_piece(*state_, i, from, values.numel());
-  if (to.dtype() != values.dtype())
-    throw DTypeError(str("checkpoint: a piece of ", values.dtype(), " for ", to.dtype()));
-  Tensor(to).copy_(values.reshape({values.numel()}));
-}
-
-void OwnerOptimizer::read_shard(std::string folder, ShardFile file, int64_t set) {
-  check_caller();
-  optim::StateDict read = detail::read_shard(folder, file, set);
-  rpc::MutexLock lock(state_->mutex);
-  state_->kept = std::move(read);
-}
-
-void OwnerOptimizer::load_shard() {
-  check_caller();
-  const NoGrad guard;
-  std::unique_ptr<OwnerState::Prepared> dropped;
-  {
-    rpc::MutexLock lock(state_->mutex);
-    optim::StateDict before = shard_of(*state_);
-    install_shard(*state_, state_->kept);
-    state_->before = std::move(before);
-    state_->kept.clear();
-    dropped = std::move(state_->prepared);
-  }
-  state_->ledger->forget_prepared(state_->versions);
-  state_->ledger->changed(state_->versions);
-}
-
-void OwnerOptimizer::end_shard(bool back) {
-  check_caller();
-  const NoGrad guard;
-  bool went_back = false;
-  {
-    rpc::MutexLock lock(state_->mutex);
-    if (back && !state_->before.empty()) {
-      install_shard(*state_, state_->before);
-      went_back = true;
-    }
-    state_->before.clear();
-    state_->kept.clear();
-  }
-  if (went_back) state_->ledger->changed(state_->versions);
 }
 
 }  // namespace weft::dist_optim

@@ -2,8 +2,12 @@
 // (optim/optimizer.h) needs
 //   WEFT_FIELDS(SignMomentum::Options, lr, momentum)   and   WEFT_OPTIMIZER_RULE(SignMomentum);
 // in a header that all workers include, and a unique name (kName). A shard is the part of one owner in a
-// checkpoint (dist_checkpoint.h): "parameters/<i>", "optimizer/<name>" and "generator/", the state of the
-// process's default generator.
+// checkpoint (dist_checkpoint.h):
+//   parameters/<i>, optimizer/<name>
+//   generator/state                   of the process's default generator
+//   modules/<module>/state/<name>     buffers, and parameters that the optimizer does not have
+//   modules/<module>/streams/<name>   with "modules/<module>/entries", the number of both
+//   edges/<name>                      errors that rounded gradients owe (inner/edge_errors.h)
 // Thread safety: the registration runs before main; the methods of OwnerOptimizer may be called from any
 // thread.
 #pragma once
@@ -14,6 +18,7 @@
 #include <vector>
 
 #include <weft/distributed/autograd/dist_autograd.h>
+#include <weft/distributed/rref/remote_module.h>
 #include <weft/distributed/runtime/sync.h>
 #include <weft/optim/optim.h>
 
@@ -77,6 +82,15 @@ struct ShardEntry {
 };
 WEFT_FIELDS(ShardEntry, name, dtype, sizes)
 
+/// The things beside the optimizer that the shard of an owner has.
+struct ShardTerms {
+  std::vector<std::string> names;         ///< of the modules
+  std::vector<RRef<nn::Module>> modules;  ///< of this owner
+  std::vector<int64_t> workers;           ///< ids of the set's owners in order, then of its caller
+  std::vector<uint64_t> incarnations;     ///< of their lives
+};
+WEFT_FIELDS(ShardTerms, names, modules, workers, incarnations)
+
 /// The part of a DistributedOptimizer on one owner; its methods are called remotely. Each throws NotAllowed
 /// for a caller that is not the life which made it.
 class WEFT_API OwnerOptimizer {
@@ -121,9 +135,9 @@ class WEFT_API OwnerOptimizer {
   void load_state(optim::StateDict state);
 
   /// Writes the shard of a set as the file `name` of a folder. Throws: IoError.
-  ShardFile save_shard(std::string folder, std::string name, int64_t set) const;
+  ShardFile save_shard(std::string folder, std::string name, int64_t set, ShardTerms terms) const;
   /// Copies the shard, to be fetched in pieces. Returns its names, types and sizes.
-  std::vector<ShardEntry> hold_shard();
+  std::vector<ShardEntry> hold_shard(ShardTerms terms);
   /// Elements [from, from + count) of entry i of the kept shard, as one row. Throws: ValueError outside it.
   Tensor shard_piece(int64_t i, int64_t from, int64_t count) const;
   /// Makes room for a shard that comes in pieces. Throws: ValueError for sizes that are none.
@@ -133,9 +147,9 @@ class WEFT_API OwnerOptimizer {
   /// Reads the shard of a set from a file of a folder and keeps it. Throws: IoError that names the file, if
   /// it is missing, damaged or of another set.
   void read_shard(std::string folder, ShardFile file, int64_t set);
-  /// Makes the kept shard current, and keeps the state before. Throws, before any change: ValueError,
-  /// ShapeError or DTypeError for a shard of other parameters or of another rule.
-  void load_shard();
+  /// Makes the kept shard current, and keeps the state before. Throws, with nothing changed: ValueError,
+  /// ShapeError or DTypeError for a shard of other parameters, of another rule, or of other modules.
+  void load_shard(ShardTerms terms);
   /// Forgets the kept state; `back`: after going back to the state before load_shard.
   void end_shard(bool back);
 

@@ -18,7 +18,16 @@ struct ShardPart {
   void load_state_dict(const optim::StateDict& s) { state = s; }
 };
 
-constexpr const char* kShardParts[] = {"parameters", "optimizer", "generator"};
+constexpr const char* kShardParts[] = {"parameters", "optimizer", "generator", "modules", "edges"};
+constexpr size_t kParts = std::size(kShardParts);
+constexpr size_t kOldParts = 3;  // older shards have the first ones alone
+
+/// The parts of a shard's file.
+std::vector<CheckpointPart> parts_of(int64_t& set, ShardPart (&parts)[kParts]) {
+  std::vector<CheckpointPart> out{{"set", set}};
+  for (size_t i = 0; i < kParts; ++i) out.emplace_back(kShardParts[i], parts[i]).optional = i >= kOldParts;
+  return out;
+}
 
 }  // namespace
 
@@ -51,17 +60,15 @@ ShardFile describe_file(const std::string& folder, const std::string& name) {
 ShardFile write_shard(const std::string& folder, const std::string& name, int64_t set,
                       const optim::StateDict& shard) {
   check_shard_name(name);
-  ShardPart parts[3];
+  ShardPart parts[kParts];
   for (const auto& [path, value] : shard) {
     size_t i = 0;
-    while (i < 3 && !path.starts_with(str(kShardParts[i], "/"))) ++i;
-    if (i == 3) throw ValueError(str("checkpoint: a shard has no part for '", path, "'"));
+    while (i < kParts && !path.starts_with(str(kShardParts[i], "/"))) ++i;
+    if (i == kParts) throw ValueError(str("checkpoint: a shard has no part for '", path, "'"));
     parts[i].state.emplace_back(path.substr(path.find('/') + 1), value);
   }
   save_step("shard");
-  weft::save_checkpoint(
-      folder + "/" + name,
-      {{"set", set}, {kShardParts[0], parts[0]}, {kShardParts[1], parts[1]}, {kShardParts[2], parts[2]}});
+  weft::save_checkpoint(folder + "/" + name, parts_of(set, parts));
   save_step("told");
   return describe_file(folder, name);
 }
@@ -74,16 +81,13 @@ optim::StateDict read_shard(const std::string& folder, const ShardFile& file, in
                       ": is damaged or of another save: ", found.bytes, " bytes with CRC ", found.crc,
                       ", the manifest says ", file.bytes, " bytes with CRC ", file.crc));
   int64_t saved = 0;
-  ShardPart parts[3];
-  weft::load_checkpoint(
-      folder + "/" + file.name,
-      {{"set", saved}, {kShardParts[0], parts[0]}, {kShardParts[1], parts[1]}, {kShardParts[2], parts[2]}},
-      false);
+  ShardPart parts[kParts];
+  weft::load_checkpoint(folder + "/" + file.name, parts_of(saved, parts), false);
   if (saved != set)
     throw IoError(str("checkpoint: ", folder, "/", file.name, ": belongs to the set ", saved,
                       ", the manifest to the set ", set));
   optim::StateDict out;
-  for (size_t i = 0; i < 3; ++i)
+  for (size_t i = 0; i < kParts; ++i)
     for (const auto& [name, value] : parts[i].state) out.emplace_back(str(kShardParts[i], "/", name), value);
   return out;
 }

@@ -21,6 +21,11 @@
 #include <weft/distributed/rref/rref.h>
 #include <weft/nn/module.h>
 
+namespace weft::nn {
+/// The name of references to a module whose class does not matter.
+inline const char* weft_rpc_class_name(const ::weft::rpc::detail::TypeTag<Module>&) { return "nn::Module"; }
+}  // namespace weft::nn
+
 namespace weft::rpc {
 
 /// Classes that RemoteModule accepts.
@@ -55,6 +60,16 @@ template <class M> void module_load(const RRef<M>& m, const nn::NamedTensors& st
 template <class M> void module_seed(const RRef<M>& m, uint64_t seed, const std::string& prefix) {
   m.local_value().seed(seed, prefix);
 }
+template <class M> nn::StateDict module_streams(const RRef<M>& m) {
+  return m.local_value().generator_state();
+}
+template <class M> void module_load_streams(const RRef<M>& m, const nn::StateDict& state) {
+  m.local_value().load_generator_state(state);
+}
+/// The module as its base, for code that knows no M.
+template <class M> RRef<nn::Module> module_base(const RRef<M>& m) {
+  return RRef<nn::Module>(std::shared_ptr<nn::Module>(m.local_ptr()));
+}
 
 /// Registers these functions for M, once.
 template <class M> bool register_module() {
@@ -65,6 +80,9 @@ template <class M> bool register_module() {
          register_function<&module_state<M>>((of + "state_dict").c_str()) &&
          register_function<&module_load<M>>((of + "load_state_dict").c_str()) &&
          register_function<&module_seed<M>>((of + "seed").c_str()) &&
+         register_function<&module_streams<M>>((of + "generator_state").c_str()) &&
+         register_function<&module_load_streams<M>>((of + "load_generator_state").c_str()) &&
+         register_function<&module_base<M>>((of + "base").c_str()) &&
          register_function<&module_to<M>>((of + "to").c_str());
 }
 template <class M> inline const bool module_registered = register_module<M>();
@@ -119,6 +137,12 @@ template <class M> class RemoteModule {
   /// As Module::seed on the owner.
   void seed(uint64_t seed, const std::string& prefix = {}) const {
     call<&detail::module_seed<M>>(seed, prefix);
+  }
+  /// The streams set by seed, by dotted module name. With these two a RemoteModule is a CheckpointPart.
+  nn::StateDict generator_state() const { return call<&detail::module_streams<M>>(); }
+  /// Restores them. Throws, with nothing changed: as Module::load_generator_state.
+  void load_generator_state(const nn::StateDict& state) const {
+    call<&detail::module_load_streams<M>>(state);
   }
 
   /// The reference to the module.

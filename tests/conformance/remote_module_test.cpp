@@ -157,4 +157,20 @@ TEST_P(RemoteModuleRows, state_moves_between_modules_and_one_that_does_not_fit_i
   });
 }
 
+TEST_P(RemoteModuleRows, random_streams_are_exported_and_loaded) {
+  c.run(0, [&] {
+    const NoGrad guard;
+    const RemoteModule<RowNet> net("worker1", 3, 64);
+    EXPECT_TRUE(net.generator_state().empty());
+    net.seed(5, "net");
+    const auto streams = net.generator_state();
+    EXPECT_EQ(streams.size(), 3u);  // the module, "fc" and "drop"
+    const Tensor x = ones({2, 3}), y = net.forward(x, 1.0);
+    EXPECT_FALSE(equal(net.forward(x, 1.0), y));
+    net.load_generator_state(streams);
+    EXPECT_TRUE(equal(net.forward(x, 1.0), y));
+    EXPECT_THROW(net.load_generator_state({{"third", streams[0].second}}), ValueError);
+  });
+}
+
 }  // namespace

@@ -230,7 +230,7 @@ TEST(DistClaims, a_part_of_an_optimizer_is_used_by_the_worker_that_made_it_only)
       claim_method<&OwnerOptimizer::end_doubt>(c, part);
       claim_method<&OwnerOptimizer::set_lr>(c, part, 0, 100.0);
       claim_method<&OwnerOptimizer::scale>(c, part, context.id(), 100.0);
-      claim_method<&OwnerOptimizer::hold_shard>(c, part);
+      claim_method<&OwnerOptimizer::hold_shard>(c, part, dist_optim::ShardTerms{});
       claim_method<&OwnerOptimizer::end_shard>(c, part, true);
       claim_method<&OwnerOptimizer::state>(c, part);
       EXPECT_EQ(claimed_weight().to_vector<double>()[0], 3);

@@ -23,6 +23,12 @@ struct FeedbackKey {
   friend auto operator<=>(const FeedbackKey&, const FeedbackKey&) = default;
 };
 
+/// The error that a gradient owes.
+struct KeptError {
+  FeedbackKey key;
+  Tensor error;  ///< float32, written by nobody
+};
+
 class EdgeCodecs {
  public:
   void set(WorkerId to, const EdgeCodec& codec);
@@ -35,6 +41,11 @@ class EdgeCodecs {
   static void decode(rpc::Message& message);
   /// Forgets the errors kept for a life.
   void peer_lost(Life peer);
+  /// All errors, the oldest first: for checkpoints.
+  std::vector<KeptError> errors() const;
+  /// Keeps these errors in place of all others; the oldest go if they exceed the limit. In a key the
+  /// incarnation 0 stands for any life.
+  void set_errors(std::vector<KeptError> errors);
 
   std::atomic<int64_t> coded{0}, saved_bytes{0};
   int64_t feedback_bytes() const;
@@ -49,6 +60,7 @@ class EdgeCodecs {
   bool code(rpc::Message& message, size_t index, const Tensor& value, WireCodec codec, bool requires_grad);
   Tensor take_owed(const FeedbackKey& key, const Tensor& gradient);
   void owe(const FeedbackKey& key, Tensor error);
+  std::map<FeedbackKey, Owed>::iterator find_owed(const FeedbackKey& key) WEFT_REQUIRES(mutex_);
   void forget(std::map<FeedbackKey, Owed>::iterator entry) WEFT_REQUIRES(mutex_);
 
   std::atomic<bool> any_{false};

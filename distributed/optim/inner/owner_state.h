@@ -67,6 +67,7 @@ struct OwnerState : std::enable_shared_from_this<OwnerState> {
   std::deque<int64_t> decided WEFT_GUARDED_BY(mutex);
   bool abandoned WEFT_GUARDED_BY(mutex) = false;
   optim::StateDict kept WEFT_GUARDED_BY(mutex), before WEFT_GUARDED_BY(mutex);  ///< shards of checkpoints
+  ShardTerms before_terms WEFT_GUARDED_BY(mutex);
 
  private:
   Prepared shadow(const std::vector<Tensor>& grads) const WEFT_REQUIRES(mutex);
