@@ -50,6 +50,10 @@ class StoreClient final : public StoreCalls, public Receiver {
     if (state == PeerState::kRejected) fail_all(kFailed, str("store at ", where_, ": ", reason));
     if (state == PeerState::kBroken) resend_all();  // messages under way may be lost; it also reconnects
   }
+  void on_failed_attempt(WorkerId, Incarnation, const std::string& reason) override {
+    MutexLock lock(mutex_);
+    trouble_ = reason;
+  }
   void on_message(Inbound message) override {
     StoreReader in(message.header);
     const auto number = in.number<uint64_t>();

@@ -287,6 +287,10 @@ void Agent::Impl::on_peer(WorkerId id, Incarnation incarnation, PeerState state,
   if (core.running) liveness.on_peer(id, incarnation, state, reason);
 }
 
+void Agent::Impl::on_failed_attempt(WorkerId id, Incarnation incarnation, const std::string& reason) {
+  if (core.running) liveness.on_failed_attempt(id, incarnation, reason);
+}
+
 // ---- members
 
 const WorkerInfo& Agent::self() const { return impl_->core.self; }

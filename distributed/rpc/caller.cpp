@@ -432,9 +432,9 @@ std::exception_ptr Caller::timeout_error(Peer& p, const PendingCall& call) {
   return std::make_exception_ptr(
       call.waits ? Timeout(str(describe(call), " was not sent to worker '", name,
                                "': it waited for credit for the whole timeout of ", seconds(call.timeout),
-                               "; ", core_.budget.explain(*call.charge)))
+                               "; ", core_.budget.explain(*call.charge), PeerTable::trouble(p)))
                  : Timeout(str(describe(call), " on worker '", name, "' ran for more than the timeout of ",
-                               seconds(call.timeout))));
+                               seconds(call.timeout), PeerTable::trouble(p))));
 }
 
 /// Without memory the call ends with that error.

@@ -294,12 +294,14 @@ void Gathers::time_out(Agent& agent, const Key& key) {
     if (rounds_.count(key) == 0) return;
     over = end(key, nullptr, false);
   }
-  std::string missing;
-  for (const int32_t id : over.round.missing)
+  std::string missing, troubles;
+  for (const int32_t id : over.round.missing) {
     missing += str(missing.empty() ? "'" : ", '", peers_.name(WorkerId{id}), "'");
+    troubles += PeerTable::trouble(peers_.at(WorkerId{id}));
+  }
   over.error = std::make_exception_ptr(
       Timeout(str("barrier or gather of ", over.round.arrived.size() + over.round.missing.size(),
-                  " workers: still waiting for ", missing)));
+                  " workers: still waiting for ", missing, troubles)));
   finish(agent, std::move(over));
 }
 

@@ -10,6 +10,7 @@ namespace {
 /// most statuses that report the floor to a quiet peer without a watch
 constexpr int kMaxTells = 8;
 constexpr char kEnded[] = "its process ended";
+constexpr char kNotConnected[] = "not connected";
 }  // namespace
 
 void Liveness::tick(Duration late) {
@@ -128,14 +129,13 @@ void Liveness::on_peer(WorkerId id, Incarnation incarnation, PeerState state, co
   bool wanted = false, ask = false;
   {
     MutexLock lock(p.mutex);
-    const Incarnation known = p.incarnation.load();
-    if (p.lost || (incarnation.value != 0 && known.value != 0 && incarnation != known)) return;
+    if (!p.may_be(incarnation)) return;
     if (state == PeerState::kUp) {
-      if (known.value == 0) p.incarnation = incarnation;
+      if (p.incarnation.load().value == 0) p.incarnation = incarnation;
       p.heard = now;
       p.trouble.clear();
     } else {
-      p.trouble = str(to_string(state), ": ", reason);
+      p.trouble = str(state == PeerState::kBroken ? kNotConnected : to_string(state), ": ", reason);
     }
     wanted = p.wanted();
     // A report may come at once after each attempt; so there is a pause between two questions.
@@ -145,6 +145,13 @@ void Liveness::on_peer(WorkerId id, Incarnation incarnation, PeerState state, co
   }
   if (ask) alarm_.set(now);
   if (wanted && state == PeerState::kRejected) lose(p, false, str(to_string(state), ": ", reason));
+}
+
+/// The reason is kept for the errors of calls and of a loss. It decides nothing.
+void Liveness::on_failed_attempt(WorkerId id, Incarnation incarnation, const std::string& reason) {
+  Peer& p = peers_.at(id);
+  MutexLock lock(p.mutex);
+  if (p.may_be(incarnation)) p.trouble = str(kNotConnected, ": ", reason);
 }
 
 void Liveness::fence(Peer& p) {

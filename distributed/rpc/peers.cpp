@@ -159,6 +159,11 @@ std::string PeerTable::name(Peer& p) {
   return p.name;
 }
 
+std::string PeerTable::trouble(Peer& p) {
+  MutexLock lock(p.mutex);
+  return p.trouble.empty() ? "" : str("; worker '", p.name, "' is ", p.trouble);
+}
+
 WorkerId PeerTable::id_of(const To& who) {
   if (who.by_id()) {
     if (Peer* p = find(who.id()); p && p->known) return p->id;

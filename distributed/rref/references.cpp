@@ -3,6 +3,7 @@
 // its steps. This file has the hand-over of references in messages.
 #include <weft/distributed/rref/inner/references.h>
 
+#include <weft/distributed/rpc/inner/agent_impl.h>
 #include <weft/distributed/rref/inner/reference_messages.h>
 
 // The protocol of remote references. The agents below run each request at most once and repeat lost messages
@@ -158,6 +159,9 @@ void References::creation_timed_out(RRefState& state, const char* what, Duration
     owned.timed_out = true;
     return;
   }
+  const auto agent = context_.agent();
+  Peer* const owner = agent ? agent->impl().peers.find(owner_life(state)) : nullptr;
+  if (owner) text += PeerTable::trouble(*owner);
   users_.creation_timed_out(static_cast<UserState&>(state), std::make_exception_ptr(Timeout(text)));
 }
 

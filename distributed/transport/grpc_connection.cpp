@@ -14,7 +14,7 @@
 //     stream. So the listener reads nothing from a stream before it has welcomed it.
 //  2. The listener checks wire version, target, cookie, certificate name, key and life. It answers welcome,
 //     or reject with a reason, or bye with a reason. After a bye the connecting side tries again, since a
-//     member may be added late.
+//     member may be added late. It tells its receiver the reason of each failed attempt at once.
 //  3. Each side reports kUp when its first connection to the other is made. Messages flow both ways on it.
 //     Two workers that connect at once get two connections; each sends on its first one and both read from
 //     both.
@@ -31,6 +31,13 @@ namespace {
 constexpr Duration kRetryPause = std::chrono::milliseconds(20);
 /// looks at a listener without a cookie, over about two seconds, after which none is expected to come
 constexpr int kUnprovenLooks = 10;
+
+/// "worker 1 at 127.0.0.1:4711", with all its addresses.
+std::string address_text(const Peer& peer) WEFT_REQUIRES(peer.mutex) {
+  std::string where;
+  for (const auto& a : peer.address.addresses) where += (where.empty() ? "" : ", ") + a;
+  return str("worker ", peer.id, " at ", where);
+}
 }  // namespace
 
 /// Decoded records of one connection.
@@ -116,7 +123,7 @@ void GrpcTransport::begin_connecting(const std::shared_ptr<Peer>& peer) {
     give_up(peer, PeerState::kUnreachable, "no connection within the timeout");
   });
   peer->attempts = peer->unproven_looks = 0;
-  peer->answer.clear();
+  peer->failure.clear();
   try {
     connect(peer);
   } catch (...) {  // no memory
@@ -131,6 +138,7 @@ void GrpcTransport::connect(const std::shared_ptr<Peer>& peer) {
   } catch (const std::bad_alloc&) {
     peer->connecting.reset();
     again_soon(peer);
+    note_failure(peer, peer->address.incarnation, kNoMemory);
   }
 }
 
@@ -152,16 +160,17 @@ void GrpcTransport::open_link(const std::shared_ptr<Peer>& peer) {
       if (speaks_tls(target.port)) return give_up_soon(peer, PeerState::kRejected, kNeedsTls);
       peer->unproven_looks = user ? peer->unproven_looks + 1 : 0;
       if (peer->unproven_looks > kUnprovenLooks && !peer->was_up) {
-        peer->answer.clear();
+        peer->failure.clear();
         return give_up_soon(
             peer, PeerState::kRejected,
             "a process of this user listens there, but its folder of sockets is not this one's, "
             "as in another container: share the folder (XDG_RUNTIME_DIR), or set tls or "
             "insecure = true at both ends");
       }
-      peer->answer = str("no process of this user listens there, or its folder of sockets is not this one's");
       again_soon(peer);
-      return;
+      return note_failure(
+          peer, peer->address.incarnation,
+          "no process of this user listens there, or its folder of sockets is not this one's");
     }
     peer->unproven_looks = 0;
     hello.cookie = cookie.value_or("");
@@ -197,12 +206,35 @@ void GrpcTransport::give_up(const std::shared_ptr<Peer>& peer, PeerState state, 
   auto c = std::exchange(peer->connecting, nullptr);
   auto dropped = drop_queue(*peer);
   const Incarnation expected = peer->address.incarnation;
-  const std::string answer = peer->answer.empty() ? "" : "; it answered: " + peer->answer;
-  std::string where;
-  for (const auto& a : peer->address.addresses) where += (where.empty() ? "" : ", ") + a;
+  const std::string last = peer->failure.empty() ? "" : "; the last attempt: " + peer->failure;
+  const std::string whom = address_text(*peer);
   lock.unlock();
   if (c != nullptr) cancel(*c, why);
-  tell(peer->id, expected, state, str("worker ", peer->id, " at ", where, ": ", why, answer));
+  tell(peer->id, expected, state, str(whom, ": ", why, last));
+}
+
+void GrpcTransport::note_failure(const std::shared_ptr<Peer>& peer, Incarnation expected,
+                                 const std::string& why) noexcept {
+  if (peer->failure == why) return;
+  try {
+    later(runtime_->now(), [this, peer, expected, why] { tell_failure(peer, expected, why); });
+    peer->failure = why;
+  } catch (const std::exception&) {  // no memory: the next attempt may tell it
+  }
+}
+
+void GrpcTransport::tell_failure(const std::shared_ptr<Peer>& peer, Incarnation expected,
+                                 const std::string& why) {
+  MutexLock told(telling_);
+  MutexLock lock(peer->mutex);
+  if (peer->give_up.value == 0 || !peer->up.empty()) return;  // connected meanwhile, or given up
+  const std::string text = str(address_text(*peer), ": ", why);
+  lock.unlock();
+  NoBlockScope scope("a transport callback");
+  try {
+    receiver_.on_failed_attempt(peer->id, expected, text);
+  } catch (const std::exception&) {  // as in tell()
+  }
 }
 
 bool GrpcTransport::on_accepted(Link& link, const std::string& hello) {
@@ -367,7 +399,6 @@ void GrpcTransport::go_on(const std::shared_ptr<Peer>& peer, Connection& c, bool
     for (OutCursor& waiting : peer->bulk)  // they go whole, and the memory is no longer counted
       if (waiting.message->placed_for == shares) waiting.message->placed.clear();
   }
-  if (mine) peer->answer = after.reason;
   if (mine && !c.reject.empty() && peer->up.empty()) {
     after.state = PeerState::kRejected;
     after.dropped = drop_queue(*peer);
@@ -375,6 +406,7 @@ void GrpcTransport::go_on(const std::shared_ptr<Peer>& peer, Connection& c, bool
   } else if (!closed_.load() && peer->member && peer->up.empty()) {
     if (mine && peer->give_up.value != 0) {  // an early failure: try again soon
       again_soon(peer);
+      note_failure(peer, c.expected, after.reason);
     } else if (!peer->small.empty() || !peer->bulk.empty()) {
       begin_connecting(peer);
     }

@@ -50,6 +50,9 @@ bool GrpcTransport::is_final(Peer& peer, std::string& reason) {
   return refused || (!peer.was_up && (!own.empty() || peer.silent_ends >= kSilentEnds));
 }
 
+/// For good are the refusals that no retry can end, since the other side's agent then counts this worker as
+/// lost. A member may be added late, and a port and its cookie may get another process. A life whose number
+/// an impostor showed first is the right one all the same: its lease decides.
 void GrpcTransport::turn_away(Connection& c, const std::string& why, bool for_now) const {
   if (c.outgoing) c.reject = why;
   c.later = for_now;

@@ -11,7 +11,8 @@
 //   ... t->close();                                     // bounded; no callback runs after it returned
 //
 // Guarantees: a message arrives whole or not at all, with the sender's id and incarnation from the first
-// words of its connection (the hello). A break may lose messages; on_peer reports the break.
+// words of its connection (the hello). A break may lose messages; on_peer reports the break. An attempt to
+// connect that is refused or fails is repeated, and on_failed_attempt tells its reason.
 // Small messages overtake large ones. Callers must expect duplicates: the gRPC transport makes none, the
 // simulated one does. send() to the own id loops back. The gRPC transport hears members only, which are the
 // peers of add_peer; others may be admitted (grpc_transport.h). The simulated one hears all workers.
@@ -159,6 +160,13 @@ class WEFT_API Receiver {
   /// A peer's connection changed to `state`. `reason` is text for messages and logs.
   virtual void on_peer(WorkerId peer, Incarnation incarnation, PeerState state,
                        const std::string& reason) = 0;
+
+  /// An attempt to connect to `peer` was refused or failed, for that reason. The next one follows: the state
+  /// and the queue stay as they are. Told at the first such attempt and whenever the reason changes, until
+  /// on_peer. `incarnation` is the expected one.
+  virtual void on_failed_attempt(WorkerId peer, Incarnation incarnation, const std::string& reason) {
+    static_cast<void>(peer), static_cast<void>(incarnation), static_cast<void>(reason);
+  }
 };
 
 /// Addresses of a peer.

@@ -37,6 +37,10 @@ class Between : public rpc::Receiver {
                const std::string& reason) override {
     agent_.on_peer(peer, incarnation, state, reason);
   }
+  void on_failed_attempt(rpc::WorkerId peer, rpc::Incarnation incarnation,
+                         const std::string& reason) override {
+    agent_.on_failed_attempt(peer, incarnation, reason);
+  }
 
  protected:
   static bool is(const Inbound& message, Kind kind) { return message.kind == static_cast<uint8_t>(kind); }

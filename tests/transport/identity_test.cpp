@@ -290,5 +290,42 @@ TEST(Identity, the_bytes_of_a_welcomed_stream_are_let_through) {
   EXPECT_FALSE(stream.stream_ended());
 }
 
+TEST(Identity, a_second_stream_on_a_connection_gets_no_welcome) {
+  auto rt = make_threaded_runtime();
+  Speaker b(rt, {.id = WorkerId{1}, .unix_socket = false, .insecure = true});
+  b.t->add_peer(WorkerId{0}, {.addresses = {"127.0.0.1:9"}, .incarnation = Incarnation{7}});
+  const inner::Hello member{.id = WorkerId{0}, .incarnation = Incarnation{7}, .target = WorkerId{1}};
+  RawStream stream(parse_host_port(b.t->addresses().addresses.at(0)),
+                   inner::encode_hello(inner::RecordType::kHello, member));
+  ASSERT_TRUE(b.box.wait_for_state(WorkerId{0}, "up"));
+  stream.open_another(60'000);
+  // the connection ends, or the hello of the second stream takes the place of the first
+  const auto connects = [&] { return b.t->counters(WorkerId{0}).connects; };
+  for (int i = 0; i < 60'000 && stream.still_open() && connects() == 1; ++i) rt->sleep_for(1ms);
+  EXPECT_EQ(connects(), 1u);
+  EXPECT_FALSE(stream.still_open());
+  EXPECT_TRUE(b.box.wait_for_state(WorkerId{0}, "up broken")) << b.box.states(WorkerId{0});
+}
+
+TEST(Identity, the_reason_of_a_refusal_is_told_at_the_first_attempt_and_once) {
+  SmallGroup g;
+  Speaker late(g.rt, {.id = WorkerId{2}});
+  late.t->add_peer(WorkerId{1}, g.outside());
+  late.t->send(WorkerId{1}, 1, "early");
+  ASSERT_TRUE(late.box.wait_for_failures(WorkerId{1}, 1));
+  while (late.t->counters(WorkerId{1}).refusals < 4) g.rt->sleep_for(1ms);
+  EXPECT_EQ(late.box.failures(WorkerId{1}).size(), 1u);
+  const std::string text = late.box.failures(WorkerId{1}).at(0);
+  EXPECT_EQ(text.find(str("worker 1 at ", g.outside().addresses.at(0))), 0u) << text;
+  EXPECT_NE(text.find("worker 1 does not count this life of worker 2 as a member, or not yet"),
+            std::string::npos)
+      << text;
+  EXPECT_EQ(late.box.states(WorkerId{1}), "");
+  EXPECT_EQ(late.t->counters(WorkerId{1}).queued_messages, 1);
+  g.b.t->add_peer(WorkerId{2}, late.t->addresses());
+  ASSERT_TRUE(g.b.box.wait_for(1));
+  EXPECT_EQ(late.box.states(WorkerId{1}), "up");
+}
+
 }  // namespace
 }  // namespace weft::rpc

@@ -60,6 +60,14 @@ class Mailbox : public Receiver {
     changed_.set();
   }
 
+  void on_failed_attempt(WorkerId peer, Incarnation, const std::string& reason) override {
+    {
+      MutexLock lock(mutex);
+      failures_[peer].push_back(reason);
+    }
+    changed_.set();
+  }
+
   /// Answers each message through this transport; messages may be under way.
   void reply_with(Transport& transport) {
     MutexLock lock(mutex);
@@ -76,6 +84,11 @@ class Mailbox : public Receiver {
     MutexLock lock(mutex);
     return states_[peer];
   }
+  /// The reasons of failed attempts to connect.
+  std::vector<std::string> failures(WorkerId peer) {
+    MutexLock lock(mutex);
+    return failures_[peer];
+  }
   std::string reason(WorkerId peer) {
     MutexLock lock(mutex);
     return reasons[peer];
@@ -87,6 +100,9 @@ class Mailbox : public Receiver {
   }
   bool wait_for_state(WorkerId peer, const std::string& words, Duration limit = std::chrono::seconds(60)) {
     return wait([&] { return states_[peer] == words; }, limit);
+  }
+  bool wait_for_failures(WorkerId peer, size_t n, Duration limit = std::chrono::seconds(60)) {
+    return wait([&] { return failures_[peer].size() >= n; }, limit);
   }
 
   Mutex mutex;
@@ -113,6 +129,7 @@ class Mailbox : public Receiver {
   Transport* reply_with_ = nullptr;
   std::function<void(Inbound)> handler_;
   std::map<WorkerId, std::string> states_;
+  std::map<WorkerId, std::vector<std::string>> failures_;
 };
 
 /// Payloads over vectors that the caller keeps alive.

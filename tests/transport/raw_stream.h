@@ -1,5 +1,6 @@
 // A stranger that speaks HTTP/2 by itself over one TCP connection. It opens one stream of the gRPC transport
-// with any hello, and sends bytes as far as the other end lets it. It blocks, and has no thread.
+// with any hello, tries to open more, and sends bytes as far as the other end lets it. It blocks, and has no
+// thread.
 #pragma once
 
 #include <arpa/inet.h>
@@ -24,7 +25,6 @@ class RawStream {
     to.sin_port = htons(at.port);
     inet_pton(AF_INET, at.host.c_str(), &to.sin_addr);
     open_ = fd_ >= 0 && connect(fd_, reinterpret_cast<sockaddr*>(&to), sizeof to) == 0;
-    std::string fields;
     for (const auto& [name, value] : {std::pair<const char*, std::string>{":method", "POST"},
                                       {":scheme", "http"},
                                       {":path", "/weft.Transport/Stream"},
@@ -32,8 +32,8 @@ class RawStream {
                                       {"te", "trailers"},
                                       {"content-type", "application/grpc"},
                                       {"weft-hello-bin", base64(hello)}})
-      fields += std::string(1, '\0') + text(name) + text(value);
-    put("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, "") + frame(1, 4, 1, fields));
+      fields_ += std::string(1, '\0') + text(name) + text(value);
+    put("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, "") + frame(1, 4, 1, fields_));
   }
   ~RawStream() {
     if (fd_ >= 0) close(fd_);
@@ -44,6 +44,13 @@ class RawStream {
   bool stream_ended() const { return ended_; }
   int64_t sent() const { return sent_; }
 
+  /// Opens another stream with the same hello, once the other end's settings have come and hold for this one.
+  void open_another(int silence_ms) {
+    while (open_ && !settled_)
+      if (!read_some(silence_ms)) return;
+    put(frame(1, 4, next_stream_, fields_));
+    next_stream_ += 2;
+  }
   /// Sends `bytes` of a message until they are gone, the stream has ended, or nothing comes for `silence`.
   void send_data(std::string bytes, int silence_ms) {
     while (open_ && !ended_ && !bytes.empty()) {
@@ -131,6 +138,7 @@ class RawStream {
           if (number(at, 2) == 4)
             stream_window_ += int64_t{number(at + 2, 4)} - std::exchange(first_window_, number(at + 2, 4));
         put(frame(4, 1, 0, ""));
+        settled_ = true;
       }
       if (type == 6 && flags == 0) put(frame(6, 1, 0, in_.substr(9, size)));
       if (type == 3 || type == 7 || (type == 1 && (flags & 1) != 0)) ended_ = true;
@@ -140,8 +148,9 @@ class RawStream {
   }
 
   const int fd_;
-  bool open_ = false, ended_ = false;
-  std::string in_;
+  bool open_ = false, ended_ = false, settled_ = false;
+  uint32_t next_stream_ = 3;
+  std::string fields_, in_;
   int64_t stream_window_ = 65535, connection_window_ = 65535, first_window_ = 65535, sent_ = 0;
 };
 

@@ -156,6 +156,16 @@ TEST(SimNetwork, a_killed_worker_is_seen_as_broken_then_unreachable_and_its_succ
   EXPECT_EQ(box2.messages[0].header, "d");
 }
 
+TEST(SimNetwork, the_reason_of_failed_attempts_is_told_once) {
+  Pair p({.connect_timeout = 1h});
+  p.net.kill(WorkerId{1});
+  p.t0->send(WorkerId{1}, 1, "x");
+  p.rt.run_for(50min);
+  EXPECT_EQ(p.box0.failures(WorkerId{1}),
+            std::vector<std::string>{"nobody listens at the address of worker 1"});
+  EXPECT_EQ(p.box0.states(WorkerId{1}), "");
+}
+
 TEST(SimNetwork, a_partition_is_silent_then_broken_and_heals) {
   Pair p({.silence_notice = 3s, .connect_timeout = 1s});
   p.t0->send(WorkerId{1}, 1, "a");

@@ -44,6 +44,7 @@ struct Agent::Impl final : Receiver {
   void on_message(Inbound message) override;
   void on_unread(Inbound message) override;
   void on_peer(WorkerId peer, Incarnation incarnation, PeerState state, const std::string& reason) override;
+  void on_failed_attempt(WorkerId peer, Incarnation incarnation, const std::string& reason) override;
 
   AgentCore core;
   PeerTable peers;

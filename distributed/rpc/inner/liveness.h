@@ -17,6 +17,7 @@ class Liveness {
   /// Does the due work of all peers.
   void tick(Duration late);
   void on_peer(WorkerId id, Incarnation incarnation, PeerState state, const std::string& reason);
+  void on_failed_attempt(WorkerId id, Incarnation incarnation, const std::string& reason);
   void on_fenced(Peer& p, const std::string& header, const Envelope& e);
   /// Tells a lost incarnation that still sends messages that it counts as lost here.
   void fence(Peer& p);

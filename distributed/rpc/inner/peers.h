@@ -142,7 +142,8 @@ struct Peer {
   int watchers WEFT_GUARDED_BY(mutex) = 0;
   TimePoint heard WEFT_GUARDED_BY(mutex), asked WEFT_GUARDED_BY(mutex);
   bool ask_now WEFT_GUARDED_BY(mutex) = false;
-  std::string trouble WEFT_GUARDED_BY(mutex);  ///< the transport's report since it was connected
+  /// the transport's last report since it was connected: "not connected: ..." or as PeerState
+  std::string trouble WEFT_GUARDED_BY(mutex);
   Duration pause WEFT_GUARDED_BY(mutex){};
 
   Life life() const { return {id, incarnation.load()}; }
@@ -153,6 +154,11 @@ struct Peer {
       if (given_up.size() < kMost) given_up.insert(sequence);
     } catch (const std::bad_alloc&) {
     }
+  }
+  /// It is not lost, and the incarnation in a report of the transport is not another life's. 0: any.
+  bool may_be(Incarnation told) const WEFT_REQUIRES(mutex) {
+    const Incarnation known_now = incarnation.load();
+    return !lost && (told.value == 0 || known_now.value == 0 || told == known_now);
   }
   /// Something is held for this life: it is under lease.
   bool wanted() const WEFT_REQUIRES(mutex) { return !pending.empty() || watchers > 0 || !served.empty(); }
@@ -185,6 +191,8 @@ class PeerTable {
   std::vector<Peer*> all();       ///< the current lives and those expected, by id
   std::string name(WorkerId id);  ///< creates the peer when it is missing
   static std::string name(Peer& p);
+  /// "; worker 'x' is not connected: ...", the end of an error; empty: nothing is known against it.
+  static std::string trouble(Peer& p);
   /// The id of a member. Throws: ValueError "could not find destination".
   WorkerId id_of(const To& who);
   /// Throws: ValueError for a bad name or id, and for one that two members share.

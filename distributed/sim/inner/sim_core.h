@@ -22,6 +22,7 @@ struct SimPeer {
   TimePoint link_free{};                                    // end of the last transmission
   TimePoint last_arrival{};                                 // for fifo
   TimerId give_up;                                          // running connect attempt
+  std::string failure;                                      // why its last try has failed
   std::vector<std::shared_ptr<inner::OutMessage>> waiting;  // until the link is up
   std::vector<Event*> writers;
 };
@@ -86,6 +87,17 @@ class SimNetwork::Core : public std::enable_shared_from_this<SimNetwork::Core> {
     }
   }
 
+  /// The reason of a failed attempt, which is not told twice.
+  void tell_failure(SimNode& node, WorkerId to, const std::string& why) {
+    SimPeer& peer = node.peers[to];
+    if (std::exchange(peer.failure, why) == why) return;
+    try {
+      node.receiver->on_failed_attempt(to, peer.address.incarnation, why);
+    } catch (const std::exception& e) {
+      runtime.trace(str("on_failed_attempt of ", node.id, " threw ", e.what()));
+    }
+  }
+
   /// Runs `fn` after a delay if the node is still alive. Callbacks always run on a timer, never inside
   /// a user's call.
   template <class Fn> void later(const std::shared_ptr<SimNode>& node, Duration after, Fn fn) {
@@ -126,13 +138,15 @@ class SimNetwork::Core : public std::enable_shared_from_this<SimNetwork::Core> {
     SimPeer& peer = node->peers[to];
     if (peer.give_up.value != 0) return;
     const TimePoint end = runtime.now() + options.connect_timeout;
+    peer.failure.clear();
     peer.give_up = runtime.call_at(end, [self = shared_from_this(), node, to] {
       if (!node->alive) return;
       SimPeer& p = node->peers[to];
       p.give_up = {};
       self->drop_waiting(p);
       self->tell(*node, to, p.address.incarnation, PeerState::kUnreachable,
-                 str("no answer from worker ", to, " within the connect timeout"));
+                 str("no answer from worker ", to, " within the connect timeout",
+                     p.failure.empty() ? "" : "; the last attempt: ", p.failure));
     });
     try_connect(node, to, peer.give_up);
   }
@@ -147,7 +161,12 @@ class SimNetwork::Core : public std::enable_shared_from_this<SimNetwork::Core> {
         if (found != by_address.end()) other = found->second;
       }
       // unreachable now, or not known there yet: try again until connect_timeout
-      if (other == nullptr || cut(node->id, to) || !expects(*other, *node)) {
+      const std::string why = other == nullptr          ? str("nobody listens at the address of worker ", to)
+                              : cut(node->id, to)       ? str("no answer from worker ", to)
+                              : !expects(*other, *node) ? str("worker ", to, " was told of another life")
+                                                        : std::string();
+      if (!why.empty()) {
+        tell_failure(*node, to, why);
         runtime.call_at(runtime.now() + options.connect_timeout / 20,
                         [self = shared_from_this(), node, to, attempt] {
                           if (node->alive) self->try_connect(node, to, attempt);

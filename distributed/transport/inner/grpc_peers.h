@@ -53,7 +53,7 @@ struct Peer : std::enable_shared_from_this<Peer> {
   int unproven_looks WEFT_GUARDED_BY(mutex) = 0;  // in a row at a listener of this user without a cookie
   int silent_ends WEFT_GUARDED_BY(mutex) =
       0;  // of attempts in a row, after the TLS handshake and without a word
-  std::string answer WEFT_GUARDED_BY(mutex);  // of the other side to the last one
+  std::string failure WEFT_GUARDED_BY(mutex);  // the reason of the last one that has failed since then
   std::deque<OutCursor> small WEFT_GUARDED_BY(mutex), bulk WEFT_GUARDED_BY(mutex);
   PeerCounters counters WEFT_GUARDED_BY(mutex);
   std::vector<Event*> writers WEFT_GUARDED_BY(mutex);
@@ -206,6 +206,10 @@ class GrpcTransport final : public Transport, private LinkEvents {
   void give_up_soon(const std::shared_ptr<Peer>& peer, PeerState state, const std::string& why)
       WEFT_REQUIRES(peer->mutex);
   void give_up(const std::shared_ptr<Peer>& peer, PeerState state, const std::string& why);
+  /// Keeps the reason of a failed attempt, and tells the receiver a new one in a callback of its own.
+  void note_failure(const std::shared_ptr<Peer>& peer, Incarnation expected, const std::string& why) noexcept
+      WEFT_REQUIRES(peer->mutex);
+  void tell_failure(const std::shared_ptr<Peer>& peer, Incarnation expected, const std::string& why);
 
   /// The next queued messages, as far as they fit. It counts them as being written.
   Frame next_frame(Peer& peer, Connection& c) WEFT_REQUIRES(peer.mutex);
