@@ -33,6 +33,7 @@ int help(int status) {
 }
 
 int main(int argc, char** argv) try {
+  const rpc::WaitSignal waits;  // kill -USR1 prints who waits for whom
   int seconds = 0;
   int trainers = 1;
   for (int i = 1; i < argc; i += 2) {

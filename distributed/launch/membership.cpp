@@ -7,6 +7,7 @@
 
 #include <weft/distributed/launch/inner/joining.h>
 #include <weft/distributed/launch/inner/membership_state.h>
+#include <weft/distributed/rpc/inner/trace_functions.h>
 
 // Keys of the store:
 //   group/ids, group/id/<name>   the ids given so far; the id of a name, which all its lives have
@@ -98,6 +99,7 @@ std::shared_ptr<Membership> Membership::join(std::shared_ptr<Runtime> runtime, s
     MutexLock lock(slot.mutex);
     slot.membership = self;
   }
+  self->on_joined(inner::trace_joined);
   s.runtime->post([self] { self->state_->run_task(); });
   try {
     inner::ask_for_devices(s.agent, options.deadline);

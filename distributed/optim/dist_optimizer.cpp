@@ -10,6 +10,7 @@
 #include <weft/distributed/optim/inner/on_owners.h>
 #include <weft/distributed/optim/inner/step_decisions.h>
 #include <weft/distributed/rpc/step_errors.h>
+#include <weft/distributed/rpc/trace.h>
 
 namespace weft::optim {
 namespace {
@@ -122,6 +123,7 @@ DistributedOptimizer::DistributedOptimizer(const char* rule, const std::vector<E
 }
 
 void DistributedOptimizer::step(int64_t context_id) {
+  const rpc::TraceSpan span("step");
   if (how_.two_phase) return step_in_two_phases(context_id);
   on_owners<bool>(owners_, "step", [&](const auto& o) {
     return flagged(how_.wait ? o.optimizer.template rpc_async<&OwnerOptimizer::step_in_turn>(context_id)

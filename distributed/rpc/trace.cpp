@@ -1,5 +1,6 @@
 // The trace of a group (trace.h): registered functions that every worker serves, clocks, and the file in
-// Chrome's trace format. A worker is a process of the file; spans that overlap get rows of their own.
+// Chrome's trace format. A worker is a process of the file; spans that overlap get rows of their own. One may
+// join while a trace begins or ends: either it is among those that hear of that, or it is told on its own.
 #include <weft/distributed/rpc/trace.h>
 
 #include <algorithm>
@@ -18,7 +19,8 @@ WorkerTrace trace(int64_t action, int64_t spans) {
   const std::shared_ptr<Agent> agent = current_agent();
   Tracer& tracer = agent->impl().core.tracer;
   WorkerTrace out;
-  if (action == kTraceStart) tracer.start(static_cast<size_t>(std::clamp<int64_t>(spans, 1, kMostSpans)));
+  if (action == kTraceStart || (action == kTraceJoin && !tracer.on()))
+    tracer.start(static_cast<size_t>(std::clamp<int64_t>(spans, 1, kMostSpans)));
   if (action == kTraceStop) tracer.stop();
   if (action == kTraceRead) {
     for (const Span& s : tracer.spans())
@@ -64,13 +66,14 @@ CallContext passing() {
   return context;
 }
 
-/// Calls the trace function of all living workers, all at once.
-void tell_all(int64_t action, int64_t spans, Duration timeout) {
+/// Calls the trace function of all other living workers, all at once.
+void tell_others(int64_t action, int64_t spans, Duration timeout) {
   const std::shared_ptr<Agent> agent = current_agent();
   const CallScope scope(passing());
   std::vector<Future<builtin::WorkerTrace>> answers;
   for (const WorkerInfo& worker : living(*agent))
-    answers.push_back(rpc_async<&builtin::trace>(To(worker.id.value, timeout), action, spans));
+    if (worker.id != agent->self().id)
+      answers.push_back(rpc_async<&builtin::trace>(To(worker.id.value, timeout), action, spans));
   for (auto& answer : answers) {
     try {
       answer.wait();
@@ -254,6 +257,23 @@ void write_events(std::ostream& out, const std::vector<std::string>& workers, Du
 
 }  // namespace
 
+void inner::trace_joined(const WorkerInfo& member) {
+  constexpr Duration kLimit = std::chrono::seconds(10);
+  const auto tracer = []() -> Tracer& { return current_agent()->impl().core.tracer; };
+  const int64_t spans = tracer().for_joiners();
+  if (spans == 0) return;
+  const CallScope scope(passing());
+  const To to(member.id.value, kLimit);
+  try {
+    rpc_async<&builtin::trace>(to, builtin::kTraceJoin, spans).then([=](Future<builtin::WorkerTrace> done) {
+      // The trace has ended meanwhile, and the word of that may have come there before the start.
+      if (!done.has_error() && !tracer().on())
+        rpc_async<&builtin::trace>(to, builtin::kTraceStop, int64_t{0});
+    });
+  } catch (const Error&) {  // it is lost again
+  }
+}
+
 TraceSpan::TraceSpan(const char* name) noexcept : name_(name) {
   try {
     const std::shared_ptr<Endpoint> endpoint = current_endpoint();
@@ -275,10 +295,17 @@ TraceSpan::~TraceSpan() {
 void start_trace(const TraceOptions& options) {
   if (options.spans < 1 || options.spans > builtin::kMostSpans)
     throw ValueError(str("start_trace: ", options.spans, " spans, it must be 1 to ", builtin::kMostSpans));
-  tell_all(builtin::kTraceStart, options.spans, options.timeout);
+  const auto start = options.keep ? builtin::kTraceJoin : builtin::kTraceStart;
+  builtin::trace(start, options.spans);
+  // Before the list of workers is read: one that is not in it yet finds this when it joins.
+  current_agent()->impl().core.tracer.start_joiners(options.spans);
+  tell_others(start, options.spans, options.timeout);
 }
 
-void stop_trace(Duration timeout) { tell_all(builtin::kTraceStop, 0, timeout); }
+void stop_trace(Duration timeout) {
+  builtin::trace(builtin::kTraceStop, 0);
+  tell_others(builtin::kTraceStop, 0, timeout);
+}
 
 void write_trace(const std::string& path, Duration timeout) {
   current_agent();  // without one no file is made

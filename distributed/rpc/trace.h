@@ -1,14 +1,15 @@
 // The trace of a group: every call, its wait for a thread and its handler, on all workers, in one file.
 //
-//   rpc::start_trace();                        // on all living workers
+//   rpc::start_trace();                        // on all workers, those that join later too
 //   ... a few training steps ...
 //   rpc::write_trace("steps.json");            // open it in ui.perfetto.dev or chrome://tracing
 //   for (auto& [name, l] : rpc::call_latencies()) print(name, l.quantile(0.99));
 //   puts(rpc::wait_graph().c_str());           // who waits for whom, on all living workers
 //
 // A span is a call at its caller, a served request at its callee, or a TraceSpan of the program. Messages of
-// references, backward passes and optimizers are calls too. Each has the bytes of its tensors. Arrows lead
-// from calls to their handlers. The clocks of the workers are aligned by the fastest of a few calls. So
+// references, backward passes and optimizers are calls too. Each has the bytes of its tensors. Backward
+// passes and steps of a DistributedOptimizer are TraceSpans of the library, "backward" and "step". Arrows
+// lead from calls to their handlers. The clocks of the workers are aligned by the fastest of a few calls. So
 // arrows are off by at most half of its time. The functions call registered functions of all living workers
 // ("weft::trace" and "weft::open_calls"), to which access lists apply. Without start_trace nothing is
 // recorded. Thread safety: any thread.
@@ -61,11 +62,13 @@ class WEFT_API TraceSpan {
 struct TraceOptions {
   int64_t spans = 65536;  ///< kept on each worker; the oldest go first
   Duration timeout = std::chrono::seconds(10);
+  bool keep = false;  ///< workers that record already go on, and forget nothing
 };
 
-/// Forgets the spans of before and records on all living workers, this one included. A worker that joins
-/// later does not record. Blocks. Throws: ValueError for a number of spans that is not in 1 to 10 million;
-/// the errors of rpc_sync.
+/// Forgets the spans of before and records on all living workers, this one included. This worker tells those
+/// that join later to record too, each as soon as it knows it, until the trace ends. Once this worker is
+/// lost, those that join later do not record until another worker calls start_trace. Blocks. Throws:
+/// ValueError for a number of spans that is not in 1 to 10 million; the errors of rpc_sync.
 WEFT_API void start_trace(const TraceOptions& options = {});
 /// Ends the recording on all living workers. The spans remain. Blocks and throws as rpc_sync.
 WEFT_API void stop_trace(Duration timeout = std::chrono::seconds(10));

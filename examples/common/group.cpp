@@ -9,7 +9,6 @@
 
 #include <weft/distributed.h>
 #include "inspect.h"
-#include "wait_signal.h"
 
 namespace examples {
 namespace {
@@ -91,7 +90,7 @@ void print_pids(const std::vector<ChildState>& children) {
 }  // namespace
 
 int run_group(const GroupOptions& options, const std::function<int(const std::string&)>& body) {
-  const WaitSignal shows_waits;
+  const WaitSignal waits;
   if (!options.network.store.empty()) return run_elastic(options, body);
   std::optional<Inspecting> inspecting;
   const auto prepare = [&](Joining& joining) {

@@ -16,7 +16,7 @@ Inspecting::Inspecting(const NetworkFlags& flags) {
 #ifdef WEFT_HAVE_INSPECTION
   const auto server = std::make_shared<weft::rpc::InspectionServer>(options);
   server_ = server;
-  weft::rpc::start_trace();
+  weft::rpc::start_trace({.keep = true});  // of an elastic group that may record already
   std::printf("inspection: %s\n", server->address().c_str());
   std::fflush(stdout);
 #else

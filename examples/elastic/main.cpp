@@ -12,6 +12,7 @@
 #include <optional>
 
 #include <weft/distributed/launch/spawn.h>
+#include <weft/distributed/launch/wait_signal.h>
 #include <weft/distributed/transport/address.h>
 #include "../common/args.h"
 #include "../common/report.h"
@@ -114,6 +115,7 @@ int supervised(Options o) {
 }  // namespace elastic
 
 int main(int argc, char** argv) {
+  const weft::rpc::WaitSignal waits;
   elastic::Options o;
   examples::Args args("elastic", "a training that goes on when its processes are killed");
   args.add("steps", o.steps, "training steps");

@@ -47,6 +47,7 @@ class Supervisor {
       strike();
       std::this_thread::sleep_for(1ms);
     }
+    if (!finished_) return outcome_;  // interrupted: there is no result
     outcome_.result = read_result(options_.dir);
     outcome_.report_ms = times_of_reports(deaths_);
     outcome_.stop_report_ms = times_of_reports(stops_);

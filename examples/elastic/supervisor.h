@@ -18,8 +18,8 @@ struct Outcome {
   Result result;
 };
 
-/// Runs the training to its end. Throws: RpcError when nothing goes on for three minutes, or processes end
-/// too often by themselves.
+/// Runs the training to its end, or until it is interrupted. Throws: RpcError when nothing goes on for three
+/// minutes, or processes end too often by themselves.
 Outcome supervise(const Options& options);
 
 }  // namespace elastic

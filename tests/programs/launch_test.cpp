@@ -112,6 +112,41 @@ TEST(ProgramsLaunch, a_signal_shows_the_open_calls_of_all_workers_and_the_progra
   EXPECT_TRUE(out.has("worker 'agent':")) << out.text;
 }
 
+TEST(ProgramsLaunch, a_signal_to_any_process_of_hello_distributed_or_elastic_ends_none) {
+  const Folder folder("signals");
+  Process elastic("elastic --steps 100000000 --kills 0 --dir " + folder.path());
+  Process hello("hello_distributed --seconds 400");
+  ASSERT_TRUE(hello.says("step ")) << hello.text();
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::minutes(2);
+  while (contents(folder.file("step")).empty() && std::chrono::steady_clock::now() < limit) usleep(10'000);
+  const auto count_in = [](const std::string& text, const std::string& part) {
+    int count = 0;
+    for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+    return count;
+  };
+  const std::array<pid_t, 3> before{elastic.worker(0), elastic.worker(1), elastic.worker(2)};
+  int graphs = 0, refusals = 0;
+  for (const pid_t pid : {elastic.pid(), before[0], before[1], before[2]}) {
+    ASSERT_GT(pid, 0);
+    kill(pid, SIGUSR1);
+    const bool member = pid == before[1] || pid == before[2];  // the others have no part in the group
+    (member ? graphs : refusals) += 1;
+    while (count_in(elastic.text(), "worker 'ps':") < graphs ||
+           count_in(elastic.text(), "worker 'trainer':") < graphs ||
+           count_in(elastic.text(), "no waits to show: RPC has not been initialized") < refusals)
+      ASSERT_TRUE(elastic.says_more()) << elastic.text();
+  }
+  EXPECT_EQ(before, (std::array<pid_t, 3>{elastic.worker(0), elastic.worker(1), elastic.worker(2)}));
+  elastic.interrupt();
+  EXPECT_EQ(elastic.finish().last(), "interrupted") << elastic.text();
+
+  hello.ask_who_waits();
+  EXPECT_TRUE(hello.says("worker 'trainer0':") && hello.says("worker 'server':")) << hello.text();
+  kill(hello.worker(1), SIGUSR1);
+  while (count_in(hello.text(), "worker 'server':") < 2) ASSERT_TRUE(hello.says_more()) << hello.text();
+  hello.interrupt();
+}
+
 TEST(ProgramsLaunch, environments_of_other_launchers_form_a_group) {
   const Port port;
   const Port agents(port.number() - 1);  // torchrun's agent listens at the port that it names

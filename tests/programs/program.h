@@ -25,6 +25,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "support/json.h"
+
 namespace programs {
 
 /// Flags of the example `rnn` for a model that trains in a moment.
@@ -96,6 +98,9 @@ class Process {
       if (!read_more()) return false;
     return true;
   }
+  /// Reads once more; false: the program has ended.
+  bool says_more() { return read_more(); }
+  pid_t pid() const { return child_; }
   void interrupt() const { kill(child_, SIGINT); }
   void end() const { kill(child_, SIGKILL); }
   void terminate() const { kill(child_, SIGTERM); }
@@ -272,81 +277,6 @@ class Corpus {
   Folder folder_;
 };
 
-/// Reads JSON whose outermost value is an object, and refuses other text. The object's values are kept as
-/// they are written.
-class Json {
- public:
-  explicit Json(std::string text) : text_(std::move(text)) {
-    object(&members_);
-    skip();
-    ok_ = ok_ && at_ == text_.size();
-  }
-  bool ok() const { return ok_; }
-  const std::map<std::string, std::string>& members() const { return members_; }
-
- private:
-  char next() {
-    skip();
-    return at_ < text_.size() ? text_[at_] : '\0';
-  }
-  void skip() {
-    while (at_ < text_.size() && std::isspace(static_cast<unsigned char>(text_[at_]))) ++at_;
-  }
-  bool take(char c) {
-    if (!ok_ || next() != c) return false;
-    ++at_;
-    return true;
-  }
-  void need(char c) { ok_ = take(c); }
-  std::string string() {
-    need('"');
-    std::string out;
-    while (ok_ && at_ < text_.size() && text_[at_] != '"') {
-      if (text_[at_] == '\\') ++at_;
-      if (at_ < text_.size()) out += text_[at_++];
-    }
-    need('"');
-    return out;
-  }
-  void object(std::map<std::string, std::string>* members) {
-    need('{');
-    if (take('}')) return;
-    do {
-      const std::string name = (next(), string());
-      need(':');
-      next();
-      const size_t start = at_;
-      value();
-      // a name twice is no figure's name
-      if (members && ok_) ok_ = members->emplace(name, text_.substr(start, at_ - start)).second;
-    } while (take(','));
-    need('}');
-  }
-  void value() {
-    const char c = next();
-    if (c == '{') return object(nullptr);
-    if (c == '"') return static_cast<void>(string());
-    if (take('[')) {
-      if (take(']')) return;
-      do value();
-      while (take(','));
-      return need(']');
-    }
-    const size_t end = std::min(text_.find_first_of(",]} \n", at_), text_.size());
-    const std::string word = text_.substr(at_, end - at_);
-    char* rest = nullptr;
-    std::strtod(word.c_str(), &rest);
-    const bool number = !word.empty() && *rest == '\0' &&
-                        (std::isdigit(static_cast<unsigned char>(c)) || c == '-') &&
-                        word.find("inf") == std::string::npos;
-    ok_ = ok_ && (number || word == "true" || word == "false" || word == "null");
-    at_ = end;
-  }
-
-  std::string text_;
-  size_t at_ = 0;
-  bool ok_ = true;
-  std::map<std::string, std::string> members_;
-};
+using weft::test::Json;
 
 }  // namespace programs

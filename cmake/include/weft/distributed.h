@@ -12,6 +12,7 @@
 #include <weft/distributed/launch/spawn.h>
 #include <weft/distributed/launch/store_etcd.h>
 #include <weft/distributed/launch/store_service.h>
+#include <weft/distributed/launch/wait_signal.h>
 #include <weft/distributed/optim/dist_checkpoint.h>
 #include <weft/distributed/optim/dist_optimizer.h>
 #include <weft/distributed/rpc/batched.h>

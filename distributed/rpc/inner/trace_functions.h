@@ -7,6 +7,7 @@
 #include <weft/distributed/rpc/function.h>
 #include <weft/distributed/wire/codec_std.h>
 #include <weft/distributed/wire/fields.h>
+#include <weft/distributed/wire/worker_info.h>
 
 namespace weft::rpc::builtin {
 
@@ -28,7 +29,8 @@ struct WorkerTrace {
 };
 WEFT_FIELDS(WorkerTrace, spans, dropped, now, incarnation)
 
-enum TraceAction : int64_t { kTraceClock, kTraceStart, kTraceStop, kTraceRead };
+/// kTraceJoin: a start that leaves a recording as it is.
+enum TraceAction : int64_t { kTraceClock, kTraceStart, kTraceStop, kTraceRead, kTraceJoin };
 inline constexpr int64_t kMostSpans = 10'000'000;
 
 /// Does one action on this worker; `spans` for the start. Returns its clock, and the spans when they are
@@ -37,3 +39,10 @@ WorkerTrace trace(int64_t action, int64_t spans);
 std::string open_calls();
 
 }  // namespace weft::rpc::builtin
+
+namespace weft::rpc::inner {
+
+/// Starts the tracer of a worker that has joined, if the current worker has started a trace. Does not block.
+void trace_joined(const WorkerInfo& member);
+
+}  // namespace weft::rpc::inner

@@ -3,6 +3,7 @@
 // safety: all members, any thread.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <string>
 #include <vector>
@@ -34,7 +35,10 @@ class Tracer {
   bool on() const { return on_.load(std::memory_order_relaxed); }
   /// Forgets all spans and latencies, and keeps at most `capacity` spans from now on.
   void start(size_t capacity);
-  void stop() { on_ = false; }
+  void stop() { for_joiners_ = 0, on_ = false; }
+  /// This worker starts the tracers of workers that join later, with so many spans; 0: it does not.
+  void start_joiners(int64_t spans) { for_joiners_ = spans; }
+  int64_t for_joiners() const { return for_joiners_; }
   void add(Span span);
   /// The kept spans, the oldest first.
   std::vector<Span> spans() const;
@@ -43,6 +47,7 @@ class Tracer {
 
  private:
   std::atomic<bool> on_{false};
+  std::atomic<int64_t> for_joiners_{0};
   mutable Mutex mutex_;
   size_t capacity_ WEFT_GUARDED_BY(mutex_) = 0;
   size_t count_ WEFT_GUARDED_BY(mutex_) = 0;  ///< of all spans since the start
