@@ -35,10 +35,12 @@ std::string difference(const std::vector<Numbers>& seen, const std::vector<Numbe
   return "";
 }
 
+/// Results are dropped on a worker with a small budget.
 std::string left_on(const rpc::Agent& agent, bool hurt, int64_t watches) {
   std::string out;
   for (const auto& [key, value] : agent.debug_info())
-    if (value != (key == "agent.watches" ? watches : 0) && examples::counts_held(key, hurt))
+    if (key != "agent.dropped_results" && value != (key == "agent.watches" ? watches : 0) &&
+        examples::counts_held(key, hurt))
       out += str(" ", agent.self().name, " has ", key, " = ", value, ";");
   return out;
 }

@@ -1,19 +1,18 @@
 // One schedule in an elastic group: a program runs while workers are cut off from the store or from others,
 // die, and are succeeded, and the store dies and comes back. Every life calls every name all the time. No two
-// lives of a name may serve at one time. Then each name gets a life that works, and a last program must be
-// right. At the end the living hold nothing.
+// lives of a name may serve at one time (lives.h). Then each name gets a life that works, and a last program
+// must be right. At the end the living hold nothing.
 #include <unistd.h>
 
 #include <filesystem>
-#include <map>
 #include <memory>
 #include <optional>
-#include <set>
 
 #include <weft/distributed/rpc/rpc.h>
 
 #include "explore/checks.h"
 #include "explore/interpret.h"
+#include "explore/lives.h"
 #include "support/elastic.h"
 
 namespace weft::explore {
@@ -28,17 +27,9 @@ constexpr Duration kElasticLease = 4s;
 constexpr Duration kStepLease = 2s;  ///< of a decision on a step in two phases (world.cpp)
 constexpr Duration kLongestProgram = 300s;
 
-/// The lives that served a call under an id, each once per piece of time.
-std::map<int32_t, std::vector<uint64_t>>& served_lives() {
-  static std::map<int32_t, std::vector<uint64_t>> all;
-  return all;
-}
-int64_t ping() {
-  const rpc::Life life = rpc::current_agent()->life();
-  auto& lives = served_lives()[life.id.value];
-  if (lives.empty() || lives.back() != life.incarnation.value) lives.push_back(life.incarnation.value);
-  return life.id.value;
-}
+/// Of the current run.
+Lives* lives_of_run = nullptr;
+void ping() { lives_of_run->served(); }
 WEFT_RPC_AS("explore_ping", &ping);
 
 std::string name_of(int worker) { return str("worker", worker); }
@@ -48,7 +39,6 @@ class ElasticRun {
   ElasticRun(const Plan& plan, const Planted* planted) : plan_(plan), planted_(planted) {}
 
   Outcome go() {
-    served_lives().clear();
     {
       try {
         start();
@@ -64,6 +54,7 @@ class ElasticRun {
       out_.hash = g_->sim().log_hash();
       task_.reset();
       g_.reset();
+      lives_of_run = nullptr;
       std::filesystem::remove(log_);
       std::filesystem::remove(log_ + ".lock");
     }
@@ -92,11 +83,13 @@ class ElasticRun {
       if (f.kind == Fault::Kind::kStore)
         log_ = std::filesystem::temp_directory_path() / str("weft_explore_", getpid(), ".log");
     options.store_log = log_;
-    if (planted_ && planted_->store)
-      options.around = [this](const std::string&, std::shared_ptr<rpc::Store> client) {
-        return planted_->store(std::move(client));
-      };
+    options.around = [this](const std::string&, std::shared_ptr<rpc::Store> client) {
+      if (planted_ && planted_->store) client = planted_->store(std::move(client));
+      return served_->around(std::move(client));
+    };
     g_ = std::make_unique<ElasticGroup>(std::move(options));
+    served_.emplace(g_->sim(), kElasticLease);
+    lives_of_run = &*served_;
     g_->net().add_rule({.match = [this](const std::string&) { return at_message(), false; }});
     for (int w = 0; w < plan_.workers; ++w) lives_.push_back(&join(w));
     wait_for_all();
@@ -306,11 +299,8 @@ class ElasticRun {
     }
   }
 
-  /// None serves after a later one has begun.
   void check_lives() {
-    for (const auto& [id, lives] : served_lives())
-      if (std::set<uint64_t>(lives.begin(), lives.end()).size() != lives.size())
-        fail(str("two lives of worker ", id, " served at one time"));
+    if (!served_->wrong().empty()) fail(served_->wrong());
   }
 
   void finish() {
@@ -325,6 +315,7 @@ class ElasticRun {
 
   const Plan& plan_;
   const Planted* const planted_;
+  std::optional<Lives> served_;  ///< which of them served; outlives the group
   std::unique_ptr<ElasticGroup> g_;
   std::optional<StepPoints> points_;
   std::string log_;  ///< of the store, if it dies

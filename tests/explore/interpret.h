@@ -90,6 +90,7 @@ template <class World> class Interpreter {
       case Op::kRemoteBackward: return world_.remote_backward(w, a, more_losses);
       case Op::kStep: return world_.step();
       case Op::kBurst: return add(world_.burst(w, s.kind, a, b));
+      case Op::kResults: return world_.results(w);
       case Op::kCancel: return world_.cancel(s.way, s.kind);
       case Op::kDropValue:
         if (values_.size() > leaves_.size())

@@ -10,9 +10,10 @@ namespace weft::explore {
 namespace {
 
 constexpr std::array kOps = {
-    "local",  "call",     "free",       "chain",    "free_chain",      "async", "await",   "forget",
-    "remote", "hold",     "parameter",  "third",    "fetch",           "use",   "forward", "keep",
-    "give",   "drop_ref", "drop_value", "backward", "remote_backward", "step",  "burst",   "cancel"};
+    "local",   "call",   "free",   "chain",     "free_chain", "async",    "await",
+    "forget",  "remote", "hold",   "parameter", "third",      "fetch",    "use",
+    "forward", "keep",   "give",   "drop_ref",  "drop_value", "backward", "remote_backward",
+    "step",    "burst",  "cancel", "results"};
 constexpr std::array kFaults = {"drop", "double",  "delay", "cut",  "isolate",
                                 "kill", "replace", "part",  "store"};
 
@@ -158,6 +159,11 @@ Plan make_plan(uint64_t seed, int workers, bool plain) {
     Step cancel{.op = Step::Op::kCancel, .kind = modes.upto(3)};
     for (int n = 1 + modes.upto(2); n > 0; --n) cancel.way.push_back(modes.upto(plan.workers));
     steps.insert(steps.begin() + modes.upto(static_cast<int>(steps.size())), cancel);
+  }
+  if (plan.small >= 0 && modes.one_in(2)) {
+    auto& steps = plan.programs.front().iterations.front();
+    const int at = modes.upto(static_cast<int>(steps.size()));
+    steps.insert(steps.begin() + at, {.op = Step::Op::kResults, .worker = plan.small});
   }
   return plan;
 }

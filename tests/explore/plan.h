@@ -37,6 +37,7 @@ struct Step {
     kBurst,           ///< large requests at once, more than a worker with a small budget has room for. Each
                       ///< makes a nested call to the driver, and that one a call back
     kCancel,          ///< a call through the workers of `way` that ends when it is cancelled
+    kResults,         ///< large results at once, more than a worker with a small budget keeps
   };
   Op op = Op::kLocal;
   int kind = 0, a = 0, b = 0, worker = 0;

@@ -2,15 +2,11 @@
 // a worker without the guarantee would. The library has no switch for this.
 #include <weft/distributed/autograd/dist_autograd.h>
 #include <weft/distributed/launch/inner/group_keys.h>
-#include <weft/distributed/rpc/function.h>
-#include <weft/distributed/wire/inner/wire_format.h>
 
-#include <cstring>
 #include <map>
-#include <optional>
 #include <set>
 
-#include "explore/explore.h"
+#include "explore/between.h"
 #include "explore/world.h"
 #include "support/around_store.h"
 
@@ -18,70 +14,7 @@ namespace weft::explore {
 
 namespace {
 
-using rpc::Envelope;
-using rpc::Inbound;
-using rpc::Kind;
 using test::AroundStore;
-
-/// Hands all on to the agent.
-class Between : public rpc::Receiver {
- public:
-  Between(rpc::Receiver& agent, Send send) : agent_(agent), send_(std::move(send)) {}
-  rpc::Block allocate(rpc::WorkerId from, uint8_t kind, const std::string& header, int64_t bytes,
-                      int32_t device) override {
-    return agent_.allocate(from, kind, header, bytes, device);
-  }
-  void on_message(Inbound message) override { agent_.on_message(std::move(message)); }
-  void on_unread(Inbound message) override { agent_.on_unread(std::move(message)); }
-  void on_peer(rpc::WorkerId peer, rpc::Incarnation incarnation, rpc::PeerState state,
-               const std::string& reason) override {
-    agent_.on_peer(peer, incarnation, state, reason);
-  }
-  void on_failed_attempt(rpc::WorkerId peer, rpc::Incarnation incarnation,
-                         const std::string& reason) override {
-    agent_.on_failed_attempt(peer, incarnation, reason);
-  }
-
- protected:
-  static bool is(const Inbound& message, Kind kind) { return message.kind == static_cast<uint8_t>(kind); }
-  static bool is_request(const Inbound& message) {
-    return message.kind >= static_cast<uint8_t>(Kind::kCall) && (message.kind & rpc::kReplyBit) == 0;
-  }
-  static Envelope envelope(const Inbound& message) { return rpc::open_envelope(message.header); }
-  static void set_envelope(Inbound& message, const Envelope& e) {
-    std::memcpy(message.header.data(), &e, sizeof e);
-  }
-  /// A call of that function, or of that method.
-  static bool runs(const Inbound& message, const char* function) {
-    if (!is(message, Kind::kCall) && !is(message, Kind::kMethod)) return false;
-    const uint64_t id = rpc::find_function(function)->id;
-    return message.header.find(std::string(reinterpret_cast<const char*>(&id), sizeof id)) !=
-           std::string::npos;
-  }
-  /// Answers a request that the agent does not get.
-  void pretend(const Inbound& message) {
-    rpc::Message answer;
-    {
-      rpc::Encoder out(answer);
-      out.finish();
-    }
-    rpc::seal(answer);
-    Envelope e;
-    e.sequence = envelope(message).sequence;
-    rpc::stamp(answer, e);
-    send_(message.from, static_cast<uint8_t>(message.kind | rpc::kReplyBit), std::move(answer.bytes));
-  }
-  /// The same message under a number that was never used.
-  static Inbound again(const Inbound& message) {
-    Inbound copy{message.from, message.incarnation, message.kind, message.header, {}, {}};
-    Envelope e = envelope(message);
-    e.sequence += uint64_t{1} << 40;
-    set_envelope(copy, e);
-    return copy;
-  }
-  rpc::Receiver& agent_;
-  const Send send_;
-};
 
 /// Requests of a kind are answered, and nothing is done.
 template <Kind kKind> class Swallow final : public Between {
@@ -201,27 +134,44 @@ class CancelUnheard final : public Between {
  private:
   /// The status with the kept requests among the open ones.
   static std::string with(const std::set<uint64_t>& kept, const Inbound& message) {
-    const Envelope e = envelope(message);
-    const rpc::Message m = rpc::unseal(message.header, {}, e);
-    rpc::Decoder in(m);
-    const auto wants_answer = in.number<uint8_t>();
-    const auto upto = in.number<uint64_t>();
-    const auto listed = in.get<std::vector<uint64_t>>();
-    std::set<uint64_t> open(listed.begin(), listed.end());
+    const Status told = status(message);
+    std::set<uint64_t> open(told.open.begin(), told.open.end());
     for (const uint64_t sequence : kept)
-      if (sequence < upto) open.insert(sequence);
+      if (sequence < told.upto) open.insert(sequence);
     rpc::Message longer;
     {
       rpc::Encoder out(longer);
-      out.number(wants_answer);
-      out.number(upto);
+      out.number(told.wants_answer);
+      out.number(told.upto);
       out.put(std::vector<uint64_t>(open.begin(), open.end()));
     }
     rpc::seal(longer);
-    rpc::stamp(longer, e);
+    rpc::stamp(longer, envelope(message));
     return longer.bytes;
   }
   std::map<std::pair<rpc::WorkerId, rpc::Incarnation>, std::set<uint64_t>> kept_;
+};
+
+/// A large result that has no room any more is forgotten with its request, which then runs again.
+class ResultForgotten final : public Between {
+ public:
+  using Between::Between;
+  void on_message(Inbound message) override {
+    auto& requests = requests_[{message.from, message.incarnation}];
+    if (runs(message, kLargeResult)) requests.try_emplace(envelope(message).sequence, again(message));
+    if (is(message, Kind::kStatus))
+      for (const uint64_t open : status(message).open) {
+        const auto found = requests.find(open);
+        if (found == requests.end() || std::distance(found, requests.end()) <= kRoom) continue;
+        Between::on_message(std::move(found->second));
+        requests.erase(found);
+      }
+    Between::on_message(std::move(message));
+  }
+
+ private:
+  static constexpr ptrdiff_t kRoom = 4;  // of the worker with a small budget (run.cpp)
+  std::map<std::pair<rpc::WorkerId, rpc::Incarnation>, std::map<uint64_t, Inbound>> requests_;
 };
 
 /// The decisions on prepared steps.
@@ -298,79 +248,83 @@ class CommitUnwritten final : public AroundStore {
   }
 };
 
-template <class T> std::shared_ptr<rpc::Store> make_store(std::shared_ptr<rpc::Store> client) {
-  return std::make_shared<T>(std::move(client));
-}
-template <class T> std::unique_ptr<rpc::Receiver> make(rpc::Receiver& agent, Send send) {
-  return std::make_unique<T>(agent, std::move(send));
-}
-
 }  // namespace
 
 const std::vector<Planted>& planted_faults() {
-  static const std::vector<Planted> all = {
-      {.name = "requests_forgotten",
-       .guarantee = "a request runs at most once",
-       .before = make<ForgetsRequests>},
-      {.name = "no_status", .guarantee = "a lost message is asked for again", .before = make<NoStatus>},
-      {.name = "floor_too_high",
-       .guarantee = "an open request is not forgotten",
-       .before = make<FloorTooHigh>},
-      {.name = "fork_forgotten",
-       .guarantee = "a value lives while a reference to it does",
-       .before = make<Swallow<Kind::kFork>>},
-      {.name = "delete_forgotten",
-       .guarantee = "a value ends with its last reference",
-       .before = make<Swallow<Kind::kDelete>>},
-      {.name = "accept_forgotten",
-       .guarantee = "a shared reference is kept until its child is confirmed",
-       .before = make<Swallow<Kind::kAccept>>},
-      {.name = "gradients_twice", .guarantee = "a gradient is added once", .before = make<GradientsTwice>},
-      {.name = "gradients_lost",
-       .guarantee = "a pass ends when all gradients have come",
-       .before = make<Swallow<Kind::kGradients>>},
-      {.name = "fast_gradients_lost",
-       .guarantee = "a FAST pass ends when every recorded send has its gradients",
-       .before = make<FastGradientsLost>},
-      {.name = "abort_forgotten",
-       .guarantee = "a failed pass leaves no gradients",
-       .before = make<Swallow<Kind::kPassAbort>>},
-      {.name = "mark_skipped",
-       .guarantee = "a SMART pass marks every edge that it needs",
-       .before = make<Swallow<Kind::kMark>>},
-      {.name = "release_forgotten",
-       .guarantee = "a context ends on every worker that it reached",
-       .before = make<Swallow<Kind::kRelease>>},
-      {.name = "late_loss",
-       .guarantee = "the loss of a life leaves its successor alone",
-       .late_loss_us = 3000},
-      {.name = "window_ignored",
-       .guarantee = "the open requests of a worker fit in its budget",
-       .before = make<WindowIgnored>},
-      {.name = "nested_waits", .guarantee = "a nested call never waits for credit", .nested_waits = true},
-      {.name = "cancel_unheard",
-       .guarantee = "the function of a cancelled call learns of it",
-       .before = make<CancelUnheard>},
-      {.name = "commit_forgotten",
-       .guarantee = "a prepared step that is committed is taken",
-       .before = make<CommitForgotten>},
-      {.name = "abort_commits",
-       .guarantee = "a step that an owner did not prepare is taken by none",
-       .before = make<AbortCommits>},
-      {.name = "lease_forged",
-       .guarantee = "a life without its lease serves nothing",
-       .store = make_store<LeaseForged>},
-      {.name = "name_taken_early",
-       .guarantee = "a successor serves once the old lease has run out",
-       .store = make_store<NameTakenEarly>},
-      {.name = "update_lost",
-       .guarantee = "of two changes of a value at the store none is lost",
-       .store = make_store<UpdateLost>},
-      {.name = "commit_unwritten",
-       .guarantee = "a decision is in the store before an owner commits",
-       .store = make_store<CommitUnwritten>},
-      {.name = "no_lease", .guarantee = "a dead worker is noticed", .lease_s = 100000},
-  };
+  static const std::vector<Planted> all = [] {
+    std::vector<Planted> out = {
+        {.name = "requests_forgotten",
+         .guarantee = "a request runs at most once",
+         .before = make_receiver<ForgetsRequests>},
+        {.name = "no_status",
+         .guarantee = "a lost message is asked for again",
+         .before = make_receiver<NoStatus>},
+        {.name = "floor_too_high",
+         .guarantee = "an open request is not forgotten",
+         .before = make_receiver<FloorTooHigh>},
+        {.name = "fork_forgotten",
+         .guarantee = "a value lives while a reference to it does",
+         .before = make_receiver<Swallow<Kind::kFork>>},
+        {.name = "delete_forgotten",
+         .guarantee = "a value ends with its last reference",
+         .before = make_receiver<Swallow<Kind::kDelete>>},
+        {.name = "accept_forgotten",
+         .guarantee = "a shared reference is kept until its child is confirmed",
+         .before = make_receiver<Swallow<Kind::kAccept>>},
+        {.name = "gradients_twice",
+         .guarantee = "a gradient is added once",
+         .before = make_receiver<GradientsTwice>},
+        {.name = "gradients_lost",
+         .guarantee = "a pass ends when all gradients have come",
+         .before = make_receiver<Swallow<Kind::kGradients>>},
+        {.name = "fast_gradients_lost",
+         .guarantee = "a FAST pass ends when every recorded send has its gradients",
+         .before = make_receiver<FastGradientsLost>},
+        {.name = "abort_forgotten",
+         .guarantee = "a failed pass leaves no gradients",
+         .before = make_receiver<Swallow<Kind::kPassAbort>>},
+        {.name = "mark_skipped",
+         .guarantee = "a SMART pass marks every edge that it needs",
+         .before = make_receiver<Swallow<Kind::kMark>>},
+        {.name = "release_forgotten",
+         .guarantee = "a context ends on every worker that it reached",
+         .before = make_receiver<Swallow<Kind::kRelease>>},
+        {.name = "late_loss",
+         .guarantee = "the loss of a life leaves its successor alone",
+         .late_loss_us = 3000},
+        {.name = "window_ignored",
+         .guarantee = "the open requests of a worker fit in its budget",
+         .before = make_receiver<WindowIgnored>},
+        {.name = "nested_waits", .guarantee = "a nested call never waits for credit", .nested_waits = true},
+        {.name = "cancel_unheard",
+         .guarantee = "the function of a cancelled call learns of it",
+         .before = make_receiver<CancelUnheard>},
+        {.name = "result_forgotten",
+         .guarantee = "a result that was dropped for room leaves its request executed",
+         .before = make_receiver<ResultForgotten>},
+        {.name = "commit_forgotten",
+         .guarantee = "a prepared step that is committed is taken",
+         .before = make_receiver<CommitForgotten>},
+        {.name = "abort_commits",
+         .guarantee = "a step that an owner did not prepare is taken by none",
+         .before = make_receiver<AbortCommits>},
+        {.name = "lease_forged",
+         .guarantee = "a life without its lease serves nothing",
+         .store = make_store<LeaseForged>},
+        {.name = "name_taken_early",
+         .guarantee = "a successor serves once the old lease has run out",
+         .store = make_store<NameTakenEarly>},
+        {.name = "update_lost",
+         .guarantee = "of two changes of a value at the store none is lost",
+         .store = make_store<UpdateLost>},
+        {.name = "commit_unwritten",
+         .guarantee = "a decision is in the store before an owner commits",
+         .store = make_store<CommitUnwritten>},
+        {.name = "no_lease", .guarantee = "a dead worker is noticed", .lease_s = 100000},
+    };
+    for (Planted& each : planted_lives()) out.push_back(std::move(each));
+    return out;
+  }();
   return all;
 }
 

@@ -4,8 +4,8 @@
 #include <optional>
 #include <set>
 
+#include "explore/between.h"
 #include "explore/checks.h"
-#include "explore/explore.h"
 #include "explore/interpret.h"
 #include "support/cluster.h"
 
@@ -28,6 +28,37 @@ constexpr Duration kQuiet = 8s;
 
 Duration us(int64_t n) { return std::chrono::microseconds(n); }
 
+/// Between the network and an agent. A life that the agent has lost hears so at its first message, and an
+/// agent that hears so has lost the sender.
+class LossesHeard final : public Between {
+ public:
+  LossesHeard(rpc::Receiver& agent, const int& told, std::string& wrong)
+      : Between(agent, {}), told_(told), wrong_(wrong) {}
+  std::weak_ptr<rpc::Agent> agent;
+
+  void on_message(Inbound message) override {
+    const std::shared_ptr<rpc::Agent> mine = agent.lock();
+    const rpc::Life from{message.from, message.incarnation};
+    const uint64_t to = envelope(message).to_incarnation;
+    if (!mine || !mine->is_running() || mine->life_of(from.id) != from ||
+        (to != 0 && to != mine->life().incarnation.value))
+      return Between::on_message(std::move(message));
+    const bool fenced = is(message, Kind::kFenced);
+    const bool must_tell = !fenced && (message.kind & rpc::kReplyBit) == 0 && mine->is_lost(from);
+    const int before = told_;
+    Between::on_message(std::move(message));
+    if (must_tell && told_ == before) fail(*mine, "does not tell worker ", from, " that it has lost it");
+    if (fenced && !mine->is_lost(from)) fail(*mine, "is lost for worker ", from, ", heard so and goes on");
+  }
+
+ private:
+  void fail(const rpc::Agent& mine, const char* begin, rpc::Life other, const char* end) {
+    if (wrong_.empty()) wrong_ = str("worker ", mine.self().id, " ", begin, other.id, end);
+  }
+  const int& told_;  ///< number of all messages that tell of a loss
+  std::string& wrong_;
+};
+
 class Run {
  public:
   Run(const Plan& plan, const Planted* planted)
@@ -35,6 +66,7 @@ class Run {
 
   Outcome go() {
     nested_waits = planted_ && planted_->nested_waits;
+    ran_twice = 0;
     for (const Program& p : plan_.programs)
       expected_.push_back(Interpreter<LocalWorld>(p, plan_.workers).run());
     {
@@ -74,18 +106,23 @@ class Run {
               if (rank == plan_.small) mine.budget = kSmallBudget;
             },
         .keep_log = std::getenv("WEFT_TEST_LOG") != nullptr};
-    if (planted_ && planted_->before)
-      options.before = [this](int rank, rpc::Receiver& inner) -> rpc::Receiver& {
+    options.before = [this](int rank, rpc::Receiver& agent) -> rpc::Receiver& {
+      if (planted_ && planted_->before)
         between_.push_back(
-            planted_->before(inner, [this, rank](rpc::WorkerId to, uint8_t kind, std::string header) {
+            planted_->before(agent, [this, rank](rpc::WorkerId to, uint8_t kind, std::string header) {
               if (c_) c_->agent(rank)->transport().send(to, kind, std::move(header));
             }));
-        return *between_.back();
-      };
+      rpc::Receiver& inner = planted_ && planted_->before ? *between_.back() : agent;
+      heard_.push_back(std::make_unique<LossesHeard>(inner, told_losses_, wrong_));
+      return *heard_.back();
+    };
     c_ = std::make_unique<Cluster>(std::move(options));
+    for (int w = 0; w < plan_.workers; ++w) heard_[static_cast<size_t>(w)]->agent = c_->agent(w);
     hurt_.resize(static_cast<size_t>(plan_.workers));
     cut_off_.resize(static_cast<size_t>(plan_.workers));
     c_->net().add_rule({.match = [this](const std::string&) { return at_message(), false; }});
+    c_->net().add_rule({.kind = static_cast<uint8_t>(rpc::Kind::kFenced),
+                        .match = [this](const std::string&) { return ++told_losses_, false; }});
     points_.emplace([this](int point) { at_point(point); });
     add_rule(Fault::Kind::kDrop, rpc::FaultRule::Action::kDrop);
     add_rule(Fault::Kind::kDouble, rpc::FaultRule::Action::kDuplicate);
@@ -151,6 +188,7 @@ class Run {
 
   void replace(int w, Duration within, bool keep_old) {
     c_->restart(w, keep_old, within);
+    heard_.back()->agent = c_->agent(w);
     told_ = std::max(told_, c_->sim().now() + within);
     --ending_;
     if (planted_ && planted_->late_loss_us > 0)
@@ -255,6 +293,8 @@ class Run {
   /// From here on the network is good and every worker lives. A program over all of them must be right.
   void make_whole() {
     whole_ = true;
+    if (!wrong_.empty()) fail(wrong_);
+    for (const auto& each : heard_) each->agent.reset();
     if (failed()) return;
     c_->net().clear_rules();
     c_->net().set_faults(0, 0);
@@ -282,6 +322,7 @@ class Run {
   void finish() {
     if (failed()) return;
     c_->sim().run_for(kQuiet);
+    if (ran_twice != 0) fail("a call with a large result ran twice");
     for (int w = 0; w < plan_.workers; ++w) {
       const std::string left = left_on(*c_->agent(w), any_hurt(), 0);
       if (!left.empty()) fail("something is left:" + left);
@@ -304,6 +345,9 @@ class Run {
   const Duration lease_;
   std::vector<std::vector<Numbers>> expected_;
   std::vector<std::unique_ptr<rpc::Receiver>> between_;
+  std::vector<std::unique_ptr<LossesHeard>> heard_;
+  int told_losses_ = 0;
+  std::string wrong_;  ///< what they have found
   std::unique_ptr<Cluster> c_;
   std::optional<StepPoints> points_;
   std::vector<std::shared_ptr<Task>> tasks_;

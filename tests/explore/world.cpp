@@ -4,10 +4,14 @@
 #include <weft/autograd/ops/ops.h>
 #include <weft/autograd/tape/engine.h>
 #include <weft/distributed/rpc/fenced.h>
+#include <weft/distributed/rpc/result_dropped.h>
 #include <weft/distributed/rpc/rpc.h>
 #include <weft/distributed/rpc/step_errors.h>
 #include <weft/distributed/runtime/runtime.h>
 #include <weft/tensor/factories.h>
+
+#include <mutex>
+#include <set>
 
 namespace weft::explore {
 
@@ -76,6 +80,16 @@ void until_cancelled(const std::vector<int64_t>& rest) {
                                           std::vector<int64_t>(rest.begin() + 1, rest.end()));
   while (!rpc::call_context().cancelled()) rpc::current_runtime()->sleep_for(std::chrono::milliseconds(50));
 }
+
+/// 64 KiB of the number. A call has a number of its own at its caller.
+Tensor large_result(int64_t number) {
+  static std::mutex mutex;
+  static std::set<std::pair<uint64_t, int64_t>> ran;
+  const std::lock_guard lock(mutex);
+  if (!ran.emplace(rpc::call_context().caller_life.value, number).second) ++ran_twice;
+  return full({8192}, static_cast<double>(number), {.dtype = kFloat64});
+}
+WEFT_RPC_AS(kLargeResult, &large_result);
 
 Tensor free_sum(const Tensor& a) { return a.sum(); }
 WEFT_RPC_AS("explore_free_sum", &free_sum);
@@ -334,6 +348,25 @@ Tensor RemoteWorld::burst(int worker, int kind, const Tensor& a, const Tensor& b
   Tensor sum = all.front().wait();
   for (size_t i = 1; i < all.size(); ++i) sum = sum + all[i].wait();
   return sum;
+}
+
+void RemoteWorld::results(int worker) {
+  static std::atomic<int64_t> next{0};
+  rpc::CallContext context = rpc::capture_context();
+  context.autograd_context = -1;  // a result in a context is kept
+  const rpc::CallScope scope(context);
+  std::vector<std::pair<int64_t, Pending>> all;
+  for (int i = 0; i < kBurst; ++i) {
+    const int64_t number = next++;
+    all.emplace_back(number, rpc::rpc_async<large_result>(worker, number));
+  }
+  for (const auto& [number, result] : all) {
+    try {
+      if (result.wait().to_vector<double>().back() != static_cast<double>(number))
+        throw std::logic_error("a large result is that of another call");
+    } catch (const rpc::ResultDropped&) {
+    }
+  }
 }
 
 void RemoteWorld::cancel(const std::vector<int>& way, int kind) {

@@ -22,12 +22,16 @@ Tensor mix(int64_t kind, const Tensor& a, const Tensor& b, const std::vector<Ten
 /// A value repeated to 64 KiB, and an operation on it that has a small result.
 Tensor wide(const Tensor& a);
 Tensor wide_mix(int64_t kind, const Tensor& a, const Tensor& b);
-/// Number of requests of a burst.
+/// Number of requests of a burst, and of large results.
 inline constexpr int kBurst = 24;
 /// A planted fault: the nested calls of a burst count as calls from outside a handler.
 inline std::atomic<bool> nested_waits{false};
 /// The name of the function of Step::Op::kCancel.
 inline constexpr char kUntilCancelled[] = "explore_until_cancelled";
+/// The name of the function of Step::Op::kResults.
+inline constexpr char kLargeResult[] = "explore_large_result";
+/// Number of its calls that ran twice.
+inline std::atomic<int> ran_twice{0};
 /// A leaf whose values depend on the number alone.
 Tensor numbered_leaf(int64_t number);
 
@@ -84,6 +88,8 @@ class RemoteWorld {
   void backward(const std::vector<Tensor>& roots, bool retain);
   void remote_backward(int worker, const Tensor& value, bool retain);
   Tensor burst(int worker, int kind, const Tensor& a, const Tensor& b);
+  /// A result that its worker had no room for may be missing. Throws: std::logic_error for a wrong one.
+  void results(int worker);
   /// Throws: std::logic_error when the call ends without an error.
   void cancel(const std::vector<int>& way, int kind);
   std::vector<Numbers> gradients(const std::vector<Tensor>& leaves);
@@ -135,6 +141,7 @@ class LocalWorld {
   void backward(const std::vector<Tensor>& roots, bool) { losses_.push_back(roots); }
   void remote_backward(int, const Tensor& value, bool) { losses_.push_back({value.sum()}); }
   Tensor burst(int worker, int kind, const Tensor& a, const Tensor& b);
+  void results(int) {}
   void cancel(const std::vector<int>&, int) {}
   std::vector<Numbers> gradients(const std::vector<Tensor>& leaves);
   std::vector<Numbers> values();
