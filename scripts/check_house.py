@@ -7,9 +7,10 @@ private header in a public one, and third-party headers outside the files that m
 that grew too long, lines that are too wide, absolute paths of one machine, and marks of unfinished work. So
 are any tie to libtorch, and managed CUDA memory in kernels. A test case must have a name of its own. A public
 op must have a row in the op table, and be a method of Tensor or stand in FUNCTIONS. An op, optimizer,
-schedule or module must be compared with PyTorch. A test that docs/conformance*.md name must exist. README.md
-and docs/examples.md must list each program of examples/. A library source must have a head comment of 2 to 8
-lines. The recorder of compile() must override each method that the CPU's backend overrides.
+schedule or module must be compared with PyTorch. A test that docs/conformance*.md name must exist, and each
+row of docs/conformance_rows.md must have a test or a reason. README.md and docs/examples.md must list each
+program of examples/. A library source must have a head comment of 2 to 8 lines. The recorder of compile()
+must override each method that the CPU's backend overrides.
 With --ninja-log FILE it reports instead which translation units took long to compile.
 
 The scanning is by line and pattern, not by a compiler: a forbidden header reached through two macros would
@@ -78,6 +79,7 @@ LONE_STRING = re.compile(r'\s*"\w+": "[^"]*"[\]},]*')
 PROGRAM = re.compile(r"examples/([\w-]+)(?:\.cpp|/main\.cpp|/CMakeLists\.txt)$")
 PROGRAM_PAGES = ("README.md", "docs/examples.md")
 NAMED_MISTAKE = re.compile(r"`(\w+\.cpp)`")
+ROWS = "docs/conformance_rows.md"  # the first column has names of PyTorch's tests
 OP = re.compile(r"^\s*(?:WEFT_API\s+)?(?:Tensor|\w+Result|std::vector<Tensor>)\s+(\w+)\(")
 
 
@@ -388,12 +390,34 @@ def check_conformance(texts, cases, out):
             cases |= set(ADDED_TEST.findall("\n".join(lines)))
     for page in [name for name in texts if re.match(r"docs/conformance\w*\.md$", name)]:
         for number, line in enumerate(texts[page], 1):
-            for case in NAMED_TEST.findall(line):
+            for case in NAMED_TEST.findall(line.split("|", 2)[-1] if page == ROWS else line):
                 if case not in cases:
                     out.append(f"{page}:{number}: there is no test {case}")
             for mistake in NAMED_MISTAKE.findall(line):
                 if f"tests/support/mistakes/{mistake}" not in texts:
                     out.append(f"{page}:{number}: there is no mistake {mistake}")
+    check_rows(texts, out)
+
+
+def check_rows(texts, out):
+    """Each row of ROWS has tests or a reason, and each test of PyTorch that tests/conformance names a row."""
+    known = set()
+    for number, line in enumerate(texts.get(ROWS, []), 1):
+        cells = line.split("|")
+        if len(cells) < 4 or not cells[1].startswith((" `", " *")):
+            continue
+        for name in re.findall(r"`([^`]+)`|\*([^*`]+)\*", cells[1]):
+            name = name[0] or name[1]
+            if name in known:
+                out.append(f"{ROWS}:{number}: another row of {name}")
+            known.add(name)
+        if not NAMED_TEST.search(cells[2]) and not cells[2].startswith(" None. "):
+            out.append(f"{ROWS}:{number}: neither a test nor 'None.' with a reason")
+    for name, lines in texts.items():
+        if ROWS in texts and name.startswith("tests/conformance/"):
+            out.extend(f"{name}:{number}: {ROWS} has no row of {row}"
+                       for number, line in enumerate(lines, 1) if line.startswith("//")
+                       for row in re.findall(r"\b(?:\w+\.)?test_\w+", line) if row not in known)
 
 
 def slow_units(path):

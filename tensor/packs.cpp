@@ -14,7 +14,7 @@ const char* Storage::read_only_reason() const {
   return has(kFrozen)
              ? "is frozen"
              : "lies in memory that from_blob was given as const, or is the dense copy of a row-wise "
-               "gradient (row_grad() has its values)";
+               "gradient (row_grad() has its values), or the rows of one";
 }
 
 bool Storage::may_keep_packs() const {

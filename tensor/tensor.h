@@ -224,10 +224,11 @@ class WEFT_API Tensor {
   Tensor grad() const;
   /// Replaces grad(); an undefined g clears it. Throws: ShapeError, DTypeError, DeviceError unless g matches.
   void set_grad(const Tensor& g) const;
-  /// The row-wise gradient that a sparse embedding made, sharing memory with it; undefined if grad() is dense
-  /// or there is none.
+  /// The row-wise gradient that a sparse embedding made; its values share memory with it. Undefined if grad()
+  /// is dense or there is none.
   RowGrad row_grad() const;
-  /// Replaces grad(); an undefined g clears it. Throws: as set_grad; ValueError unless its rows rise.
+  /// Replaces grad(), with a copy of the rows; an undefined g clears it. Throws: as set_grad; ValueError
+  /// unless the rows rise.
   void set_row_grad(const RowGrad& g) const;
   void zero_grad() const { body("zero_grad"), set_grad(Tensor()); }
   /// Lets backward store the gradient of a non-leaf in grad(). Throws: AutogradError unless it requires grad.

@@ -100,6 +100,13 @@ Tensor read_only(const Tensor& x) {
       Ref<TensorBody>::adopt(new TensorBody(std::move(guarded), b.offset, b.sizes, b.strides, b.dtype)));
 }
 
+RowGrad shown_rows(const Tensor& g) {
+  if (!is_row_wise(g)) return {};
+  RowGrad shown = unpack_rows(g);
+  shown.rows = read_only(shown.rows);
+  return shown;
+}
+
 void add_packed_into(const Tensor& a, const Tensor& b) {
   const RowGrad g = unpack_rows(b);
   add_at(a, g.rows, g.values);

@@ -18,7 +18,7 @@ namespace weft {
 /// The gradient of a matrix in a few of its rows.
 struct WEFT_API RowGrad {
   Shape sizes;    ///< of the whole gradient, [V, H]
-  Tensor rows;    ///< int64 [n] on the CPU: rising, each in [0, V)
+  Tensor rows;    ///< int64 [n] on the CPU: rising, each in [0, V); those of row_grad() refuse writes
   Tensor values;  ///< [n, H], on the table's device: the gradients of these rows
   bool defined() const { return values.defined(); }
   /// A new dense tensor of `sizes`.

@@ -262,8 +262,7 @@ Tensor Tensor::grad() const {
 
 RowGrad Tensor::row_grad() const {
   body("row_grad");
-  const Tensor g = detail::kept_grad(*this);
-  return detail::is_row_wise(g) ? detail::unpack_rows(g) : RowGrad();
+  return detail::shown_rows(detail::kept_grad(*this));
 }
 
 namespace {
@@ -295,7 +294,7 @@ void Tensor::set_grad(const Tensor& g) const { replace_grad("set_grad", *this, g
 void Tensor::set_row_grad(const RowGrad& g) const {
   if (!g.defined()) return replace_grad("set_row_grad", *this, Tensor());
   detail::check_rows("set_row_grad", g);
-  replace_grad("set_row_grad", *this, detail::pack_rows(g));
+  replace_grad("set_row_grad", *this, detail::pack_rows({g.sizes, detail::copy_of(g.rows), g.values}));
 }
 
 void Tensor::retain_grad() const {

@@ -316,8 +316,7 @@ Tensor detail::kept_gradient(int64_t context_id, const Tensor& leaf) {
 Tensor get_gradient(int64_t context_id, const Tensor& leaf) { return shown(kept_gradient(context_id, leaf)); }
 
 RowGrad get_row_gradient(int64_t context_id, const Tensor& leaf) {
-  const Tensor g = kept_gradient(context_id, leaf);
-  return weft::detail::is_row_wise(g) ? weft::detail::unpack_rows(g) : RowGrad();
+  return weft::detail::shown_rows(kept_gradient(context_id, leaf));
 }
 
 std::vector<GraphNode> graph(int64_t context_id) {

@@ -1,14 +1,15 @@
 // DistributedDataParallel. Gradients reach the parameters' grad() through a sink of the pass, which counts
 // them per bucket. A full bucket is flattened, divided by the number of processes and summed by an
 // all_reduce, beside the rest of the pass. Buckets are sent in one order everywhere, whichever is full first.
-// After the pass the rest is sent, with zeros for gradients that are missing, and a last all_reduce counts
-// the processes that have each gradient. So all processes know of a missing one, and none waits for another.
-// The buckets of a device queue their work there, beside that of the pass; only the count is on the CPU.
+// After the pass the rest is sent, with zeros for gradients that are missing. A last all_reduce counts the
+// processes that have each gradient, and those that made a pass: join() takes part without one. The buckets
+// of a device queue their work there, beside that of the pass; only the counts are on the CPU.
 #include <weft/distributed/collectives/data_parallel.h>
 
 #include <atomic>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <optional>
 #include <unordered_map>
 
@@ -174,17 +175,23 @@ class Reduction final : public GradSink {
 
   // After the pass, in this order.
 
-  /// Sends the rest, and counts the processes that have each gradient.
-  void send_rest() {
+  /// Sends the rest, and counts the processes that have each gradient. `passed`: this one had a pass.
+  void send_rest(bool passed) {
     const NoGrad off;
     while (next_ < sent_.size()) send_next();
-    const Tensor counts = zeros({static_cast<int64_t>(ready_.size())}, kInt32);
+    for (const Sent& one : sent_) one.done->wait();  // another call of a process ends it here
+    const Tensor counts = zeros({static_cast<int64_t>(ready_.size()) + 1}, kInt32);
     for (size_t i = 0; i < ready_.size(); ++i)
       counts.data<int32_t>()[i] = ready_[i] || (!strict() && ddp_.parameters[i].tensor.grad().defined());
+    counts.data<int32_t>()[ready_.size()] = passed;
     ddp_.group->all_reduce(counts);
-    for (const Sent& one : sent_) one.done->wait();
     have_ = counts.to_vector<int32_t>();
+    passed_ = have_.back();
+    have_.pop_back();
   }
+
+  /// Processes that had a pass.
+  int32_t passed() const { return passed_; }
 
   /// Throws the same in all processes, which stay in step.
   void check_used() const {
@@ -192,10 +199,10 @@ class Reduction final : public GradSink {
     std::string names;
     size_t count = 0;
     for (size_t i = 0; i < have_.size(); ++i) {
-      if (have_[i] == ddp_.group->size()) continue;
+      if (have_[i] == passed_) continue;
       if (++count <= kMostNamed)
-        names += str(names.empty() ? "'" : ", '", ddp_.parameters[i].name, "' (", have_[i], " of ",
-                     ddp_.group->size(), ")");
+        names +=
+            str(names.empty() ? "'" : ", '", ddp_.parameters[i].name, "' (", have_[i], " of ", passed_, ")");
     }
     if (count == 0) return;
     throw AutogradError(str("DistributedDataParallel: ", count,
@@ -253,8 +260,37 @@ class Reduction final : public GradSink {
   std::vector<size_t> missing_;  ///< parameters of each bucket without a gradient
   std::vector<Sent> sent_;
   std::vector<int32_t> have_{};  ///< by parameter: processes that have its gradient
-  size_t next_ = 0;              ///< the first bucket that was not sent
+  int32_t passed_ = 0;
+  size_t next_ = 0;  ///< the first bucket that was not sent
 };
+
+/// One step of all processes; an empty `pass`: this one computes no gradients. False: none has done so.
+bool reduce(DistributedDataParallel::Impl& me, const std::function<void(Reduction&)>& pass = {}) {
+  me.check_unmoved();
+  Reduction reduction(me);
+  const auto fail = [&](const char* why) {
+    me.reducing = false;
+    if (reduction.has_sent()) me.group->abort(str("a backward pass failed: ", why));
+  };
+  const auto try_to = [&](const auto& part) {  // the others wait for its calls
+    try {
+      part();
+    } catch (const std::exception& e) {
+      fail(e.what());
+      throw;
+    } catch (...) {  // of a hook
+      fail("an exception of another type");
+      throw;
+    }
+  };
+  if (pass) try_to([&] { pass(reduction); });
+  me.reducing = false;
+  try_to([&] { reduction.send_rest(pass != nullptr); });
+  if (reduction.passed() == 0) return false;
+  reduction.check_used();
+  try_to([&] { reduction.take_averages(); });
+  return true;
+}
 
 }  // namespace
 
@@ -294,30 +330,13 @@ void DistributedDataParallel::backward(std::span<const Tensor> roots, std::span<
                                        bool retain_graph) {
   Impl& me = *impl_;
   if (me.local.load() > 0) return weft::backward(roots, gradients, retain_graph);
-  me.check_unmoved();
-  Reduction reduction(me);
-  me.reducing = true;
-  const auto fail = [&](const char* why) {
-    me.reducing = false;
-    if (reduction.has_sent()) me.group->abort(str("a backward pass failed: ", why));
-  };
-  const auto try_to = [&](const auto& part) {  // the others wait for its calls
-    try {
-      part();
-    } catch (const std::exception& e) {
-      fail(e.what());
-      throw;
-    } catch (...) {  // of a hook
-      fail("an exception of another type");
-      throw;
-    }
-  };
-  try_to([&] { detail::backward_to(reduction, roots, gradients, retain_graph); });
-  me.reducing = false;
-  try_to([&] { reduction.send_rest(); });
-  reduction.check_used();
-  try_to([&] { reduction.take_averages(); });
+  reduce(me, [&](Reduction& reduction) {
+    me.reducing = true;
+    detail::backward_to(reduction, roots, gradients, retain_graph);
+  });
 }
+
+bool DistributedDataParallel::join() { return reduce(*impl_); }
 
 // ---- scopes without averages
 

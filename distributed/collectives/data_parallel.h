@@ -74,6 +74,13 @@ class WEFT_API DistributedDataParallel {
   void backward(std::span<const Tensor> roots, std::span<const Tensor> gradients = {},
                 bool retain_graph = false);
 
+  /// For a process that has no more inputs while others have: takes part in one backward() of the others with
+  /// a gradient of zero. True: grad() has the averages, so it steps as they do, and all keep the same
+  /// parameters. False: all processes have called join(), and no gradient has changed.
+  ///   for (adam.zero_grad(); parallel.join(); adam.zero_grad()) adam.step();
+  /// Averages are over all processes of the group, these included. Blocks and throws as backward().
+  bool join();
+
   /// While one lives, gradients stay in this process: those of backward() and of loss.backward().
   class WEFT_API NoSync {
    public:

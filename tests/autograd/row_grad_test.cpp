@@ -132,6 +132,18 @@ TEST(RowGrad, shows_in_grad_as_a_copy_that_refuses_writes) {
   EXPECT_TRUE(same_bits(w.grad(), before * 2));
 }
 
+TEST(RowGrad, has_rows_that_nobody_changes_after_the_check) {
+  const Tensor w = table_after(ids_of({1, 4}), true);
+  EXPECT_THROW(w.row_grad().rows.fill_(kRows), ValueError);
+  EXPECT_THROW(w.row_grad().rows.data<int64_t>(), ValueError);
+  Tensor rows = ids_of({2, 9});
+  w.set_row_grad({w.sizes(), rows, random_rows({2, kWidth}, 1)});
+  rows.fill_(kRows);
+  EXPECT_EQ(grad_rows(w), (std::vector<int64_t>{2, 9}));
+  w.set_row_grad(w.row_grad());
+  EXPECT_EQ(grad_rows(w), (std::vector<int64_t>{2, 9}));
+}
+
 TEST(RowGrad, is_set_by_hand_and_checked) {
   const Tensor w = table_leaf();
   const Tensor values = random_rows({2, kWidth}, 1);

@@ -179,6 +179,75 @@ void break_off(int rank) {
   rpc::shutdown();
 }
 
+/// Rank r has 4 - 2 r batches of the first epoch, and 1 of the second.
+void run_out_with(const Group& group, int rank, const DataParallelOptions& options) {
+  Net net(static_cast<uint64_t>(rank) + 1), whole(1);
+  DistributedDataParallel parallel(net, group, options);
+  optim::Adam adam(net.parameters(), {.lr = 0.01}), reference(whole.parameters(), {.lr = 0.01});
+  for (const int epoch : {0, 1}) {
+    const auto inputs = [&](int r) { return epoch == 1 ? 1 : std::max(0, 4 - 2 * r); };
+    int step = 0;
+    for (;; ++step) {
+      const Batch batch = batch_of(4 * epoch + step, group->size()), part = batch.part(rank);
+      adam.zero_grad();
+      if (step < inputs(rank)) parallel.backward(mse_loss(net.forward(part.x), part.y));
+      else if (!parallel.join()) break;
+      adam.step();
+      reference.zero_grad();
+      for (int r = 0; r < group->size(); ++r)
+        if (step < inputs(r))
+          (mse_loss(whole.forward(batch.part(r).x), batch.part(r).y) / group->size()).backward();
+      reference.step();
+    }
+    EXPECT_EQ(step, inputs(0));
+    EXPECT_FALSE(net.first.weight.grad().defined());
+  }
+  for (size_t i = 0; i < net.parameters().size(); ++i) {
+    const Tensor p = net.parameters()[i].detach();
+    EXPECT_TRUE(p.allclose(whole.parameters()[i].detach(), 1e-10, 1e-10)) << i;
+    EXPECT_TRUE(same_everywhere(group, p)) << i;
+  }
+}
+
+void run_out(int rank) {
+  const Group group = join(rank);
+  run_out_with(group, rank, {});
+  run_out_with(group, rank, {.bucket_cap_mb = 1e-6, .first_bucket_cap_mb = 1e-6});
+  run_out_with(group, rank, {.find_unused_parameters = true, .overlap = false});
+  rpc::shutdown();
+}
+
+/// Ranks 0 and 1 have a batch in which 1 leaves layers out, rank 2 has none.
+void run_out_and_leave_out(int rank) {
+  const Group group = join(rank);
+  Net net(3);
+  DistributedDataParallel parallel(net, group);
+  const Tensor x = full({2, 5}, rank, kFloat64);
+  const std::string text = error_of<AutogradError>([&] {
+    if (rank == 2) parallel.join();
+    else parallel.backward(rank == 0 ? net.forward(x).sum() : net.first.forward(x).sum());
+  });
+  EXPECT_TRUE(has(text, "4 parameters have no gradient in all processes: 'second.weight' (1 of 2)")) << text;
+  EXPECT_FALSE(parallel.join());  // the group goes on
+  rpc::shutdown();
+}
+
+/// Rank 1 runs out of inputs and makes another call.
+void call_otherwise(int rank) {
+  const Group group = join(rank, {.timeout = std::chrono::seconds(20)});
+  Net net(3);
+  DistributedDataParallel parallel(net, group);
+  const Batch part = batch_of(0, group->size()).part(rank);
+  parallel.backward(mse_loss(net.forward(part.x), part.y));
+  const std::string text = error_of<ValueError>([&] {
+    if (rank == 0) parallel.backward(mse_loss(net.forward(part.x), part.y));
+    else group->barrier();
+  });
+  EXPECT_TRUE(has(text, "worker1 calls barrier, worker0 all_reduce")) << text;
+  rpc::barrier();  // rank 1 has not left
+  rpc::shutdown();
+}
+
 void look_up(int rank) {
   const Group group = join(rank);
   nn::Embedding table(6, 2, {.sparse = true});
@@ -219,7 +288,8 @@ WEFT_RPC(table_parameters);
 Tensor table_values() { return table().weight.detach().clone(); }
 WEFT_RPC(table_values);
 
-void train_beside_a_server(int rank) {
+/// Trainer 0 has 4 batches, trainer 1 has `inputs`.
+void train_beside_a_server(int rank, int64_t inputs) {
   rpc::init_rpc(str("worker", rank));
   if (rank == 0) {
     rpc::serve_until_done();
@@ -235,25 +305,33 @@ void train_beside_a_server(int rank) {
   whole_table.to(kFloat64);
   whole_table.load_state_dict(table().state_dict());
   optim::SGD reference(whole.parameters(), {.lr = 0.1}), table_reference({whole_table.weight}, {.lr = 0.2});
-  for (int64_t step = 0; step < 4; ++step) {
+  const int64_t mine = group->rank() == 0 ? 4 : inputs;
+  int64_t step = 0;
+  for (;; ++step) {
     const Tensor ids = (arange(2 * kRows) * 5 + step).to(kInt64) % 12;
-    const Batch batch = batch_of(step, 2), part = batch.part(group->rank());
-    {
+    const Batch batch = batch_of(step, 2);
+    const auto ids_of = [&](int64_t r) { return ids.narrow(0, r * kRows, kRows); };
+    if (step < mine) {
       const dist_autograd::Context context;
-      const Tensor rows = rpc::rpc_sync<look_up_rows>("worker0", ids.narrow(0, group->rank() * kRows, kRows));
+      const Tensor rows = rpc::rpc_sync<look_up_rows>("worker0", ids_of(group->rank()));
       const Tensor here = rows.detach().requires_grad_();
-      parallel.backward(mse_loss(net.forward(here), part.y));
+      parallel.backward(mse_loss(net.forward(here), batch.part(group->rank()).y));
       context.backward({(rows * here.grad()).sum()});
       group->barrier();  // no step before both have read the table
       on_server.step(context.id());
+    } else {
+      if (!parallel.join()) break;
+      group->barrier();
     }
     sgd.step();
     sgd.zero_grad();
     group->barrier();
-    mse_loss(whole.forward(whole_table.forward(ids)), batch.y).backward();
+    for (int64_t r = 0; r < (step < inputs ? 2 : 1); ++r)
+      (mse_loss(whole.forward(whole_table.forward(ids_of(r))), batch.part(r).y) / 2).backward();
     reference.step(), table_reference.step();  // the sum of two means is twice their average
     reference.zero_grad(), table_reference.zero_grad();
   }
+  EXPECT_EQ(step, 4);
   EXPECT_TRUE(rpc::rpc_sync<table_values>("worker0").allclose(whole_table.weight.detach(), 1e-9, 1e-9));
   for (size_t i = 0; i < net.parameters().size(); ++i)
     EXPECT_TRUE(net.parameters()[i].detach().allclose(whole.parameters()[i].detach(), 1e-9, 1e-9)) << i;
@@ -262,10 +340,18 @@ void train_beside_a_server(int rank) {
 
 int trainer_child(const std::string& job, int rank) {
   const std::map<std::string, void (*)(int)> jobs{
-      {"match", match},         {"add up", add_up},
-      {"leave out", leave_out}, {"refuse", refuse},
-      {"repeat", repeat},       {"break off", break_off},
-      {"look up", look_up},     {"hybrid", train_beside_a_server}};
+      {"match", match},
+      {"add up", add_up},
+      {"leave out", leave_out},
+      {"refuse", refuse},
+      {"repeat", repeat},
+      {"break off", break_off},
+      {"look up", look_up},
+      {"run out", run_out},
+      {"run out and leave out", run_out_and_leave_out},
+      {"call otherwise", call_otherwise},
+      {"hybrid", [](int r) { train_beside_a_server(r, 4); }},
+      {"uneven hybrid", [](int r) { train_beside_a_server(r, 2); }}};
   jobs.at(job)(rank);
   return testing::Test::HasFailure() ? 1 : 0;
 }
@@ -311,6 +397,27 @@ TEST(DataParallel, row_wise_gradients_become_dense) {
 TEST(DataParallel, trainers_average_their_part_beside_a_server_with_the_rest) {
   NEEDS_GLOO;
   run("hybrid", 3);
+}
+
+// DdpUnderDistAutograd.test_backward_ddp_outside_uneven_inputs
+TEST(DataParallel, trainers_beside_a_server_may_have_uneven_numbers_of_inputs) {
+  NEEDS_GLOO;
+  run("uneven hybrid", 3);
+}
+
+// DdpComparison.test_ddp_comparison_uneven_inputs
+TEST(DataParallel, a_process_without_inputs_joins_the_steps_of_the_others) {
+  NEEDS_GLOO;
+  run("run out", 2);
+  run("run out", 3);
+}
+TEST(DataParallel, a_missing_gradient_is_named_to_processes_without_inputs_too) {
+  NEEDS_GLOO;
+  run("run out and leave out", 3);
+}
+TEST(DataParallel, another_call_of_a_process_without_inputs_is_named_at_once) {
+  NEEDS_GLOO;
+  run("call otherwise", 2);
 }
 
 TEST(DataParallel, in_a_group_of_one_it_changes_no_gradient) {

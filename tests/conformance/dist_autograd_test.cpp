@@ -5,6 +5,9 @@
 
 #include <weft/autograd/tape/function.h>
 #include <weft/autograd/tape/hooks.h>
+#include <weft/autograd/tape/inner/packed_rows.h>
+#include <weft/autograd/tape/record.h>
+#include <weft/autograd/tape/row_grad.h>
 
 #include "support/golden.h"
 
@@ -411,6 +414,67 @@ TEST_P(DistAutograd, a_gradient_is_kept_without_a_copy_only_when_it_is_whole_and
     context.backward({apply_function<ToBoth>(a, b)[1][0]});
     EXPECT_NE(at(context, a), at(context, b));
     EXPECT_TRUE(same_bits(context.gradient(a), context.gradient(b)));
+  });
+}
+
+// ---- test_no_grad_copy_sparse, test_grad_copy_sparse_indices_extra_ref
+
+constexpr int64_t kTable = 7, kWide = 3;
+
+/// Rows 2 and 5 of a gradient of sizes [kTable, kWide] in new memory, which g_seen has.
+RowGrad two_rows() {
+  const RowGrad g{{kTable, kWide}, tensor({2, 5}, {.dtype = kInt64}), ones({2, kWide}) * 0.5};
+  g_seen = g.values.raw();
+  return g;
+}
+/// A loss with this gradient at each of the leaves.
+template <class Make> Tensor with_gradient(std::initializer_list<InputRef> leaves, Make make) {
+  const auto backward = [make, n = leaves.size()](const Tensor&, Needs) {
+    const Tensor g = weft::detail::pack_rows(make());
+    GradList out;
+    for (size_t i = 0; i < n; ++i) out.push_back(g);
+    return out;
+  };
+  return record("TwoRows", zeros({}), leaves, backward);
+}
+
+TEST_P(DistAutograd, a_row_wise_gradient_is_kept_without_a_copy_only_when_its_values_are_nobody_elses) {
+  Cluster c(options());
+  c.run(0, [&] {
+    const Tensor a = randn({kTable, kWide}).requires_grad_(), b = randn({kTable, kWide}).requires_grad_();
+    const auto gradient_of = [&](const Tensor& loss, const Tensor& leaf) {
+      Context context;
+      context.backward({loss});
+      RowGrad g = context.row_gradient(leaf);
+      EXPECT_EQ(g.rows.to_vector<int64_t>(), (std::vector<int64_t>{2, 5}));
+      EXPECT_TRUE(g.values.is_contiguous() && same_bits(g.values, full({2, kWide}, 0.5)));
+      EXPECT_THROW(g.rows.fill_(0), ValueError);  // so rows may be shared
+      return g;
+    };
+    EXPECT_EQ(gradient_of(with_gradient({a}, two_rows), a).values.raw(), g_seen);  // taken as it is
+    RowGrad held;
+    const auto hold = [&](bool rows) {
+      return [&held, rows] {
+        RowGrad g = two_rows();
+        (rows ? held.rows : held.values) = rows ? g.rows : g.values;
+        return g;
+      };
+    };
+    EXPECT_EQ(gradient_of(with_gradient({a}, hold(true)), a).values.raw(), g_seen);
+    EXPECT_NE(gradient_of(with_gradient({a}, hold(false)), a).values.raw(), g_seen);
+    const auto turned = [] {
+      RowGrad g = two_rows();
+      g.values = g.values.t().contiguous().t();  // not contiguous
+      g_seen = g.values.raw();
+      return g;
+    };
+    EXPECT_NE(gradient_of(with_gradient({a}, turned), a).values.raw(), g_seen);
+    Context context;  // of two leaves: not the same values
+    context.backward({with_gradient({a, b}, two_rows)});
+    RowGrad left = context.row_gradient(a), right = context.row_gradient(b);
+    EXPECT_NE(left.values.raw(), right.values.raw());
+    left.values.fill_(9);
+    EXPECT_TRUE(same_bits(context.row_gradient(b).values, full({2, kWide}, 0.5)));
   });
 }
 

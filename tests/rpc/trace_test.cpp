@@ -240,6 +240,74 @@ TEST(Trace, latencies_are_counted_by_function) {
   c.shutdown();
 }
 
+class TraceOver : public ::testing::TestWithParam<test::Over> {};
+INSTANTIATE_TEST_SUITE_P(Over, TraceOver, ::testing::Values(test::Over::kSim, test::Over::kGrpc),
+                         [](const auto& info) { return test::to_string(info.param); });
+
+/// Four callers at once in worker 0 of three.
+void call_at_once() {
+  constexpr int kCalls = 25;
+  start_trace();
+  std::vector<Future<void>> callers;
+  for (int i = 0; i < 4; ++i) {
+    callers.emplace_back();
+    current_runtime()->post([i, done = callers.back(), agent = current_agent()] {
+      const AgentScope scope(agent);
+      const std::string to = i % 2 == 0 ? "worker1" : "worker2";
+      try {
+        for (int call = 0; call < kCalls; ++call) {
+          if (i < 2) rpc_sync<nap>(to, 0);
+          else if (i == 2) rpc_sync<nap_next_door>(to, 0);
+          else EXPECT_THROW(rpc_sync<refuse_it>(to), ValueError);
+        }
+        done.set_result();
+      } catch (...) {
+        done.set_error(std::current_exception());
+      }
+    });
+  }
+  wait_all(callers);
+  const auto latencies = call_latencies();
+  const auto counts = [&](const char* name) {
+    const auto at = latencies.find(name);
+    return at == latencies.end() ? std::pair<int64_t, int64_t>()
+                                 : std::pair(at->second.count, at->second.errors);
+  };
+  EXPECT_EQ(counts("nap"), std::pair(int64_t{2 * kCalls}, int64_t{0}));
+  EXPECT_EQ(counts("nap_next_door"), std::pair(int64_t{kCalls}, int64_t{0}));
+  EXPECT_EQ(counts("refuse_it"), std::pair(int64_t{kCalls}, int64_t{kCalls}));
+  stop_trace();
+  const auto lines = written();
+  const auto spans = [&](const char* kind, int pid, const char* name, const char* other, bool ok) {
+    return count_lines(lines, {"\"ph\": \"X\"", str("\"cat\": \"", kind, "\""), str("\"pid\": ", pid, ","),
+                               str("\"name\": \"", name, "\""), str(": \"", other, "\""),
+                               str("\"ok\": ", ok ? "true" : "false")});
+  };
+  // from worker 0 to each of the others, and from worker 1 to worker 2
+  EXPECT_EQ(spans("call", 0, "nap", "worker1", true), kCalls);
+  EXPECT_EQ(spans("call", 0, "nap", "worker2", true), kCalls);
+  EXPECT_EQ(spans("call", 0, "nap_next_door", "worker1", true), kCalls);
+  EXPECT_EQ(spans("call", 0, "refuse_it", "worker2", false), kCalls);
+  EXPECT_EQ(spans("call", 1, "nap", "worker2", true), kCalls);
+  EXPECT_EQ(spans("served", 1, "nap", "worker0", true), kCalls);
+  EXPECT_EQ(spans("served", 2, "nap", "worker0", true), kCalls);
+  EXPECT_EQ(spans("served", 2, "nap", "worker1", true), kCalls);
+  EXPECT_EQ(spans("served", 1, "nap_next_door", "worker0", true), kCalls);
+  EXPECT_EQ(spans("served", 2, "refuse_it", "worker0", false), kCalls);
+  EXPECT_EQ(count_lines(lines, {"\"ph\": \"X\"", "\"name\": \"nap\""}), 6 * kCalls);
+  EXPECT_EQ(count_lines(lines, {"\"ph\": \"X\"", "\"name\": \"nap_next_door\""}), 2 * kCalls);
+  EXPECT_EQ(count_lines(lines, {"\"ph\": \"X\"", "\"name\": \"refuse_it\""}), 2 * kCalls);
+}
+
+// test_profiler_rpc_key_names, and the profiler's tests with a single thread
+TEST_P(TraceOver, calls_at_once_keep_their_names_workers_and_counts) {
+  for (const int threads : {1, 4}) {
+    Cluster c({.over = GetParam(), .size = 3, .threads = threads});
+    c.run(0, call_at_once);
+    c.shutdown();
+  }
+}
+
 TEST(Trace, the_newest_spans_are_kept_and_the_others_counted) {
   Cluster c({.size = 2});
   c.run(0, [] {

@@ -25,6 +25,8 @@ inline bool is_row_wise(const Tensor& g) { return g.defined() && g.body().row_wi
 WEFT_API Tensor pack_rows(const RowGrad& g);
 /// Shares memory with g, which is packed.
 WEFT_API RowGrad unpack_rows(const Tensor& g);
+/// A packed g as users see it: its rows, which were checked, refuse writes. Undefined for any other g.
+WEFT_API RowGrad shown_rows(const Tensor& g);
 /// The sizes of a gradient, packed or not.
 inline const Shape& grad_sizes(const Tensor& g) {
   return is_row_wise(g) ? static_cast<RowSlot&>(*g.body().slot).whole : g.sizes();

@@ -34,6 +34,11 @@ GOOD = {
     "CMakePresets.json": '{"flags": {\n"a": "' + "wide " * 22 + '"}}\n',
     "docs/conformance.md": "- A call ends.\n  `Call.ends_at_its_deadline`, `Call.runs_once`\n"
                            "- The rules.\n  `House.rules_hold`, `no_codec.cpp`\n",
+    "docs/conformance_rows.md": "| test of PyTorch | tests here |\n|---|---|\n"
+                                "| `test_call`, `CallTest.test_once` | `Call.runs_once` |\n"
+                                "| `test_pickle` | None. There are no pickles. |\n"
+                                "| *a killed process* | `Call.ends_at_its_deadline` |\n",
+    "tests/conformance/call_test.cpp": "// test_call, and test_pickle in part\n",
 }
 FAULTS = [
     ("distributed/runtime/clock.cpp", HEAD + "#include <weft/distributed/rpc/rpc.h>\n",
@@ -83,6 +88,15 @@ FAULTS = [
      "docs/conformance.md:2: there is no test House.rules_are_kept"),
     ("docs/conformance.md", "- A type: `no_type.cpp`.\n",
      "docs/conformance.md:1: there is no mistake no_type.cpp"),
+    ("docs/conformance_rows.md", "| `test_call` | `Call.runs_twice` |\n| `test_pickle` | None. None. |\n",
+     "docs/conformance_rows.md:1: there is no test Call.runs_twice"),
+    ("docs/conformance_rows.md", "| `test_call` | |\n| `test_pickle` | None. None. |\n",
+     "docs/conformance_rows.md:1: neither a test nor 'None.' with a reason"),
+    ("docs/conformance_rows.md", "| `test_call`, `test_pickle` | `Call.runs_once` |\n"
+                                 "| `test_a`, `test_call` | `Call.runs_once` |\n",
+     "docs/conformance_rows.md:2: another row of test_call"),
+    ("docs/conformance_rows.md", "| `test_pickle` | `Call.runs_once` |\n",
+     "tests/conformance/call_test.cpp:1: docs/conformance_rows.md has no row of test_call"),
     ("autograd/ops/ops.h", "WEFT_API Tensor odd(In x, Scalar s);\n",
      "autograd/ops/ops.h: odd.number has no row in tests/support/compare/"),
     ("autograd/ops/ops.h", "WEFT_API Tensor odd(In x, Scalar s);\n",
