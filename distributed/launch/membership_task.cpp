@@ -15,15 +15,16 @@ using inner::life_of;
 using inner::MemberList;
 
 constexpr Duration kLongestWatch = std::chrono::seconds(1);
-/// leases without an answer after which a store without a log counts as ended, where no kernel tells
-constexpr int kLastLeases = 6;
+/// Renewals in a row without an answer, each of a quarter of a lease, after which a store that cannot come
+/// back counts as ended. So many attempts, and no time: a process that was stopped has made one.
+constexpr int kLastRenewals = 24;
 
 }  // namespace
 
 /// Steps 2 and 3, until this worker leaves or stays out.
 void Membership::State::run_task() {
   try {
-    while (!over()) {
+    while (!over() && !fence().closed_for_good()) {
       renew();
       if (fence().closed_for_good()) break;
       const TimePoint until = runtime->now() + lease() / 4;
@@ -44,8 +45,8 @@ void Membership::State::renew() {
   const TimePoint deadline = runtime->now() + limit;
   try {
     store->hold(life_key, number(), lease(), deadline);
+    unanswered = 0;
     if (late) read_list(deadline);
-    unanswered = kNever;
     fence().open_until(sent + lease());
     if (!fence().closed_for_good()) told = false;
   } catch (const RuntimeStopped&) {
@@ -55,10 +56,10 @@ void Membership::State::renew() {
   } catch (const HostEnded& e) {
     stay_out(e.what());
   } catch (const Error& e) {
-    const TimePoint now = runtime->now();
-    if (unanswered == kNever) unanswered = now;
-    if (!store->outlives_its_process() && now - unanswered >= lease() * kLastLeases)
-      return stay_out(str("a store without a log has not answered for ", kLastLeases, " leases; ", e.what()));
+    unanswered = dynamic_cast<const Timeout*>(&e) ? unanswered + 1 : 0;
+    if (unanswered >= kLastRenewals && !store->may_come_back())
+      return stay_out(
+          str("a store without a log has not answered for ", kLastRenewals / 4, " leases; ", e.what()));
     fence().explain(e.what());
     if (fence().closed()) tell_fenced();
     if (runtime->now() < deadline) runtime->sleep_for(lease() / 16);
@@ -212,7 +213,7 @@ void Membership::State::remove_lost(const LostPeer& lost) {
 }
 
 void Membership::State::stay_out(const std::string& why) {
-  if (over()) return;
+  if (over() || fence().closed_for_good()) return;
   fence().close(why);
   told = false;
   tell_fenced();

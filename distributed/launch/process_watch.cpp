@@ -3,6 +3,7 @@
 // reads the reports of a launcher, for processes without a pidfd.
 #include <weft/distributed/launch/inner/process_watch.h>
 
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
@@ -10,6 +11,7 @@
 
 #include <array>
 #include <charconv>
+#include <csignal>
 #include <fstream>
 #include <system_error>
 #include <utility>
@@ -70,7 +72,21 @@ uint64_t ProcessWatch::watch(const std::string& identity, std::function<void()> 
   const bool refused = process < 0 && errno != ESRCH;
   if (refused && !ExitReports::of_process().expected()) return 0;
   // Checked after the pidfd is open: from here on the number cannot mean another process.
-  if ((process < 0 && !refused) || start_time(pid) != identity.substr(slash + 1)) {
+  const std::string began = start_time(pid);
+  bool gone = process < 0 && !refused;
+  if (!gone && !began.empty()) {
+    gone = began != identity.substr(slash + 1);
+  } else if (process >= 0) {  // it has ended, or /proc hides it, as another user's with `hidepid`
+    pollfd end{process, POLLIN, 0};
+    gone = ::poll(&end, 1, 0) == 1;
+    if (!gone) {
+      close(process);
+      return 0;
+    }
+  } else if (!gone) {
+    gone = kill(pid, 0) != 0 && errno == ESRCH;
+  }
+  if (gone) {
     if (process >= 0) close(process);
     ended();
     MutexLock lock(mutex_);

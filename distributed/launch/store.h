@@ -57,9 +57,9 @@ class WEFT_API Store {
   /// it. The holder renews by the same call. Throws: ValueError, with the present value, while the key is
   /// held with another value; ValueError for a lease that is not positive.
   virtual void hold(const std::string& key, const std::string& value, Duration lease, TimePoint deadline) = 0;
-  /// False: it ends with the process that serves it, which has no log. Known from the first hold() or
-  /// set_at_end() on; true until then.
-  virtual bool outlives_its_process() const { return true; }
+  /// False: a long silence is its end, since it has no log, and the kernel does not tell of its process.
+  /// Known from the first hold() or set_at_end() on; true until then.
+  virtual bool may_come_back() const { return true; }
   /// Adds to a number that is 0 at first; returns the sum. A lease of the key ends. Throws: ValueError for a
   /// value that is no number, and for a sum that does not fit.
   virtual int64_t add(const std::string& key, int64_t delta, TimePoint deadline) = 0;

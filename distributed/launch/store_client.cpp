@@ -28,9 +28,9 @@ class StoreClient final : public StoreCalls, public Receiver {
     transport_->close();
   }
   void close(Duration linger) override { transport_->close(linger); }
-  bool outlives_its_process() const override {
+  bool may_come_back() const override {
     MutexLock lock(mutex_);
-    return host_.empty();
+    return host_.empty() || watches_host_;
   }
 
   Block allocate(WorkerId, uint8_t, const std::string&, int64_t, int32_t) override {
@@ -135,7 +135,10 @@ class StoreClient final : public StoreCalls, public Receiver {
       if (process.empty() || !host_.empty()) return;
       host_ = process;
     }
-    if (process != process_identity()) watch_.watch(process, [this] { end_host(); });
+    if (process == process_identity()) return;
+    const bool watched = watch_.watch(process, [this] { end_host(); }) != 0;
+    MutexLock lock(mutex_);
+    watches_host_ = watched;
   }
   void end_host() {
     {
@@ -198,6 +201,7 @@ class StoreClient final : public StoreCalls, public Receiver {
   std::string trouble_ WEFT_GUARDED_BY(mutex_);
   bool was_up_ WEFT_GUARDED_BY(mutex_) = false;
   std::string host_ WEFT_GUARDED_BY(mutex_);  // the server's process, if the store ends with it
+  bool watches_host_ WEFT_GUARDED_BY(mutex_) = false;
   bool host_ended_ WEFT_GUARDED_BY(mutex_) = false;
   TimePoint down_since_ WEFT_GUARDED_BY(mutex_) = kNever;  // kNever: connected, or never was
   ProcessWatch watch_;

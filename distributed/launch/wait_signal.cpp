@@ -9,6 +9,7 @@
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
+#include <exception>
 
 #include <weft/distributed/rpc/trace.h>
 #include <weft/kernels/error.h>
@@ -40,7 +41,7 @@ void print_waits() {
     if (sum % kNoMoreWaits == 0) continue;
     try {
       std::fputs(wait_graph().c_str(), stderr);
-    } catch (const Error& e) {  // the group forms, or has ended
+    } catch (const std::exception& e) {  // the group forms, or has ended; or no memory
       std::fprintf(stderr, "no waits to show: %s\n", e.what());
     }
   }

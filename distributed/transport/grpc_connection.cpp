@@ -214,10 +214,11 @@ void GrpcTransport::give_up(const std::shared_ptr<Peer>& peer, PeerState state, 
 }
 
 void GrpcTransport::note_failure(const std::shared_ptr<Peer>& peer, Incarnation expected,
-                                 const std::string& why) noexcept {
+                                 std::string_view why) noexcept {
   if (peer->failure == why) return;
   try {
-    later(runtime_->now(), [this, peer, expected, why] { tell_failure(peer, expected, why); });
+    later(runtime_->now(),
+          [this, peer, expected, text = std::string(why)] { tell_failure(peer, expected, text); });
     peer->failure = why;
   } catch (const std::exception&) {  // no memory: the next attempt may tell it
   }

@@ -4,6 +4,8 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+
 #include <weft/distributed/rpc/rpc.h>
 #include <weft/distributed/rref/rref.h>
 
@@ -286,6 +288,9 @@ TEST(Fencing, another_store_at_the_address_of_one_without_a_log_ends_the_group) 
   t.group.kill_store();
   t.group.start_store();
   t.group.sim().run_for(20s);
+  ASSERT_GE(t.fenced.size(), 1u);
+  EXPECT_EQ(std::count_if(t.fenced.begin(), t.fenced.end(), [](auto& why) { return has(why, "stays out"); }),
+            1);
   for (auto* w : {&t.a, &t.b, &t.c})
     EXPECT_TRUE(has(error_of<Fenced>([&] { w->membership->serve(t.now() + 1s); }),
                     "the process that served it has ended, and it kept no log"));

@@ -33,6 +33,9 @@ class Narrow final : public Receiver {
   void on_peer(WorkerId peer, Incarnation life, PeerState state, const std::string& reason) override {
     to_.on_peer(peer, life, state, reason);
   }
+  void on_failed_attempt(WorkerId peer, Incarnation life, const std::string& reason) override {
+    to_.on_failed_attempt(peer, life, reason);
+  }
 
  private:
   Receiver& to_;

@@ -61,6 +61,9 @@ class ScarceReceiver final : public Receiver {
   void on_peer(WorkerId peer, Incarnation life, PeerState state, const std::string& reason) override {
     to_.on_peer(peer, life, state, reason);
   }
+  void on_failed_attempt(WorkerId peer, Incarnation life, const std::string& reason) override {
+    to_.on_failed_attempt(peer, life, reason);
+  }
   int left = -1, failures = 0;
   uint8_t kind = 0;
   bool was_short = false;

@@ -2,6 +2,12 @@
 // now counts as ended. RpcProcess has real deaths.
 #include <gtest/gtest.h>
 
+#include <grp.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <filesystem>
 #include <set>
 #include <vector>
@@ -39,6 +45,29 @@ TEST(ProcessWatch, a_number_that_another_process_has_now_means_the_end) {
   watch.stop();
   EXPECT_EQ(calls, 2);
   EXPECT_FALSE(watch.watch(mine, [&] { ++calls; }));  // stopped
+}
+
+/// In a child: another user, whose /proc shows the user's own processes only. 2: not possible here.
+int watch_a_hidden_process(const std::string& identity) {
+  if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+      mount("proc", "/proc", "proc", 0, "hidepid=2") != 0 || setgroups(0, nullptr) != 0 ||
+      setgid(65534) != 0 || setuid(65534) != 0)
+    return 2;
+  bool ended = false;
+  ProcessWatch watch;
+  const bool watched = watch.watch(identity, [&] { ended = true; }) != 0;
+  return watched || ended ? 1 : 0;
+}
+
+TEST(ProcessWatch, a_living_process_that_proc_hides_is_not_watched) {
+  const std::string mine = process_identity();
+  const pid_t child = fork();
+  if (child == 0) _exit(watch_a_hidden_process(mine));
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == 2) GTEST_SKIP() << "no other user or no mounts here";
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 TEST(ProcessWatch, a_watch_that_is_ended_frees_its_file_and_is_never_called) {

@@ -48,6 +48,7 @@ class AroundStore : public rpc::Store {
   void set_last(const std::string& key, const std::string& value, Deadline until) override {
     client_->set_last(key, value, until);
   }
+  bool may_come_back() const override { return client_->may_come_back(); }
   void close(rpc::Duration linger) override { client_->close(linger); }
 
  private:

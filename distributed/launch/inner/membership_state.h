@@ -70,7 +70,7 @@ struct Membership::State {
   std::atomic<bool> turn{false};     // one reader of the list has it (ListTurn)
   std::optional<std::string> known;  // by the turn
   Life next;                         // by the turn: the member that this worker keeps under lease
-  TimePoint unanswered = kNever;     // by the task: the first renewal since the last answered one
+  int unanswered = 0;                // by the task: renewals in a row
   mutable Mutex mutex;
   inner::MemberList list WEFT_GUARDED_BY(mutex);
 };

@@ -207,7 +207,7 @@ class GrpcTransport final : public Transport, private LinkEvents {
       WEFT_REQUIRES(peer->mutex);
   void give_up(const std::shared_ptr<Peer>& peer, PeerState state, const std::string& why);
   /// Keeps the reason of a failed attempt, and tells the receiver a new one in a callback of its own.
-  void note_failure(const std::shared_ptr<Peer>& peer, Incarnation expected, const std::string& why) noexcept
+  void note_failure(const std::shared_ptr<Peer>& peer, Incarnation expected, std::string_view why) noexcept
       WEFT_REQUIRES(peer->mutex);
   void tell_failure(const std::shared_ptr<Peer>& peer, Incarnation expected, const std::string& why);
 
