@@ -2,8 +2,9 @@
 // them per bucket. A full bucket is flattened, divided by the number of processes and summed by an
 // all_reduce, beside the rest of the pass. Buckets are sent in one order everywhere, whichever is full first.
 // After the pass the rest is sent, with zeros for gradients that are missing. A last all_reduce counts the
-// processes that have each gradient, and those that made a pass: join() takes part without one. The buckets
-// of a device queue their work there, beside that of the pass; only the counts are on the CPU.
+// processes that have each gradient, and those that made a pass: join() takes part without one, and sends
+// zeros. The buckets of a device queue their work there, beside that of the pass; only the counts are on the
+// CPU.
 #include <weft/distributed/collectives/data_parallel.h>
 
 #include <atomic>
@@ -148,11 +149,12 @@ struct DistributedDataParallel::Impl {
 
 namespace {
 
-/// One synchronised pass.
+/// One synchronised pass. `passes`: this process computes gradients; else it sends zeros, whatever grad()
+/// holds.
 class Reduction final : public GradSink {
  public:
-  explicit Reduction(DistributedDataParallel::Impl& ddp)
-      : ddp_(ddp), ready_(ddp.parameters.size()), sent_(ddp.buckets.size()) {
+  Reduction(DistributedDataParallel::Impl& ddp, bool passes)
+      : ddp_(ddp), passes_(passes), ready_(ddp.parameters.size()), sent_(ddp.buckets.size()) {
     for (const auto& bucket : ddp.buckets) missing_.push_back(bucket.parameters.size());
   }
 
@@ -175,15 +177,17 @@ class Reduction final : public GradSink {
 
   // After the pass, in this order.
 
-  /// Sends the rest, and counts the processes that have each gradient. `passed`: this one had a pass.
-  void send_rest(bool passed) {
+  /// Sends the rest, and counts the processes that have each gradient.
+  void send_rest() {
     const NoGrad off;
     while (next_ < sent_.size()) send_next();
-    for (const Sent& one : sent_) one.done->wait();  // another call of a process ends it here
+    // Another call of a process is an error of a bucket. A count queued behind it would be compared with the
+    // next call of that process, and the abort() of a failed pass would wait for that call. The group's
+    // thread runs its calls in order, so this wait costs a change of threads and no message.
+    for (const Sent& one : sent_) one.done->wait();
     const Tensor counts = zeros({static_cast<int64_t>(ready_.size()) + 1}, kInt32);
-    for (size_t i = 0; i < ready_.size(); ++i)
-      counts.data<int32_t>()[i] = ready_[i] || (!strict() && ddp_.parameters[i].tensor.grad().defined());
-    counts.data<int32_t>()[ready_.size()] = passed;
+    for (size_t i = 0; i < ready_.size(); ++i) counts.data<int32_t>()[i] = has_gradient(i);
+    counts.data<int32_t>()[ready_.size()] = passes_;
     ddp_.group->all_reduce(counts);
     have_ = counts.to_vector<int32_t>();
     passed_ = have_.back();
@@ -219,6 +223,7 @@ class Reduction final : public GradSink {
       for (const size_t i : ddp_.buckets[b].parameters) {
         const Tensor& p = ddp_.parameters[i].tensor;
         if (have_[i] > 0) set(p, sent_[b].flat.narrow(0, at, p.numel()).view(p.sizes()));
+        else if (!passes_) p.zero_grad();  // the others have none
         at += p.numel();
       }
     }
@@ -232,18 +237,28 @@ class Reduction final : public GradSink {
 
   void send_next() {
     const NoGrad off;
-    const auto& bucket = ddp_.buckets[next_];
+    const Tensor flat = flat_of(ddp_.buckets[next_]);
+    sent_[next_] = {flat, ddp_.group->all_reduce_async(flat)};
+    ++next_;
+  }
+
+  /// The share of this process in a bucket's averages.
+  Tensor flat_of(const DistributedDataParallel::Impl::Bucket& bucket) const {
+    const TensorOptions options{.dtype = bucket.dtype, .device = bucket.device};
+    if (!passes_) return zeros({bucket.numel}, options);
     std::vector<Tensor> parts;
     for (const size_t i : bucket.parameters) {
       const Tensor& p = ddp_.parameters[i].tensor;
       const Tensor g = p.grad();  // those of no_sync() included
-      parts.push_back(g.defined() ? g.detach().reshape({p.numel()})
-                                  : zeros({p.numel()}, {.dtype = bucket.dtype, .device = bucket.device}));
+      parts.push_back(g.defined() ? g.detach().reshape({p.numel()}) : zeros({p.numel()}, options));
     }
     Tensor flat = cat(parts);  // one launch on a device
     flat.div_(ddp_.group->size());
-    sent_[next_] = {flat, ddp_.group->all_reduce_async(flat)};
-    ++next_;
+    return flat;
+  }
+
+  bool has_gradient(size_t i) const {
+    return passes_ && (ready_[i] || (!strict() && ddp_.parameters[i].tensor.grad().defined()));
   }
 
   static void set(const Tensor& p, const Tensor& average) {
@@ -256,6 +271,7 @@ class Reduction final : public GradSink {
   bool strict() const { return !ddp_.options.find_unused_parameters; }
 
   DistributedDataParallel::Impl& ddp_;
+  const bool passes_;
   std::vector<bool> ready_;      ///< by parameter: it has had a gradient in this pass
   std::vector<size_t> missing_;  ///< parameters of each bucket without a gradient
   std::vector<Sent> sent_;
@@ -267,7 +283,7 @@ class Reduction final : public GradSink {
 /// One step of all processes; an empty `pass`: this one computes no gradients. False: none has done so.
 bool reduce(DistributedDataParallel::Impl& me, const std::function<void(Reduction&)>& pass = {}) {
   me.check_unmoved();
-  Reduction reduction(me);
+  Reduction reduction(me, pass != nullptr);
   const auto fail = [&](const char* why) {
     me.reducing = false;
     if (reduction.has_sent()) me.group->abort(str("a backward pass failed: ", why));
@@ -285,7 +301,7 @@ bool reduce(DistributedDataParallel::Impl& me, const std::function<void(Reductio
   };
   if (pass) try_to([&] { pass(reduction); });
   me.reducing = false;
-  try_to([&] { reduction.send_rest(pass != nullptr); });
+  try_to([&] { reduction.send_rest(); });
   if (reduction.passed() == 0) return false;
   reduction.check_used();
   try_to([&] { reduction.take_averages(); });

@@ -75,8 +75,9 @@ class WEFT_API DistributedDataParallel {
                 bool retain_graph = false);
 
   /// For a process that has no more inputs while others have: takes part in one backward() of the others with
-  /// a gradient of zero. True: grad() has the averages, so it steps as they do, and all keep the same
-  /// parameters. False: all processes have called join(), and no gradient has changed.
+  /// a gradient of zero, whatever grad() holds here, even from a no_sync(). True: grad() has the averages in
+  /// its place, or none where the others have none. So it steps as they do, and all keep the same parameters.
+  /// False: all processes have called join(), and no gradient has changed. The next join() starts anew.
   ///   for (adam.zero_grad(); parallel.join(); adam.zero_grad()) adam.step();
   /// Averages are over all processes of the group, these included. Blocks and throws as backward().
   bool join();

@@ -1,4 +1,5 @@
 // DistributedDataParallel between real processes, against one process with the joined batch.
+#include <csignal>
 #include <map>
 
 #include "training.h"
@@ -179,41 +180,85 @@ void break_off(int rank) {
   rpc::shutdown();
 }
 
-/// Rank r has 4 - 2 r batches of the first epoch, and 1 of the second.
-void run_out_with(const Group& group, int rank, const DataParallelOptions& options) {
-  Net net(static_cast<uint64_t>(rank) + 1), whole(1);
-  DistributedDataParallel parallel(net, group, options);
-  optim::Adam adam(net.parameters(), {.lr = 0.01}), reference(whole.parameters(), {.lr = 0.01});
-  for (const int epoch : {0, 1}) {
-    const auto inputs = [&](int r) { return epoch == 1 ? 1 : std::max(0, 4 - 2 * r); };
-    int step = 0;
-    for (;; ++step) {
-      const Batch batch = batch_of(4 * epoch + step, group->size()), part = batch.part(rank);
-      adam.zero_grad();
-      if (step < inputs(rank)) parallel.backward(mse_loss(net.forward(part.x), part.y));
-      else if (!parallel.join()) break;
-      adam.step();
-      reference.zero_grad();
-      for (int r = 0; r < group->size(); ++r)
-        if (step < inputs(r))
-          (mse_loss(whole.forward(batch.part(r).x), batch.part(r).y) / group->size()).backward();
-      reference.step();
-    }
-    EXPECT_EQ(step, inputs(0));
-    EXPECT_FALSE(net.first.weight.grad().defined());
-  }
-  for (size_t i = 0; i < net.parameters().size(); ++i) {
-    const Tensor p = net.parameters()[i].detach();
-    EXPECT_TRUE(p.allclose(whole.parameters()[i].detach(), 1e-10, 1e-10)) << i;
-    EXPECT_TRUE(same_everywhere(group, p)) << i;
-  }
-}
-
 void run_out(int rank) {
   const Group group = join(rank);
-  run_out_with(group, rank, {});
-  run_out_with(group, rank, {.bucket_cap_mb = 1e-6, .first_bucket_cap_mb = 1e-6});
-  run_out_with(group, rank, {.find_unused_parameters = true, .overlap = false});
+  train_unevenly(group, rank, {});
+  train_unevenly(group, rank, {.bucket_cap_mb = 1e-6, .first_bucket_cap_mb = 1e-6});
+  train_unevenly(group, rank, {.find_unused_parameters = true, .overlap = false});
+  rpc::shutdown();
+}
+
+void run_out_uncleared(int rank) {
+  const Group group = join(rank);
+  train_unevenly(group, rank, {}, false);
+  train_unevenly(group, rank, {.find_unused_parameters = true}, false);
+  rpc::shutdown();
+}
+
+/// Both use all layers. Then rank 0 uses `first` alone, and rank 1 joins with its gradients from before.
+void run_out_with_gradients(int rank) {
+  const Group group = join(rank);
+  Net net(3);
+  DistributedDataParallel parallel(net, group, {.find_unused_parameters = true});
+  parallel.backward(net.forward(full({2, 5}, rank + 1, kFloat64)).sum());
+  if (rank == 0) {
+    net.zero_grad();
+    parallel.backward(net.first.forward(ones({2, 5}, kFloat64)).sum());
+  } else {
+    EXPECT_TRUE(parallel.join());
+  }
+  const Tensor bias = net.first.bias.grad();  // 2 rows in rank 0, zero in rank 1
+  EXPECT_TRUE(bias.allclose(ones({8}, kFloat64))) << bias;
+  for (int i = 0; i < 2; ++i) EXPECT_FALSE(parallel.join());
+  EXPECT_TRUE(net.first.bias.grad().equal(bias));
+  for (const Tensor& p : {net.second.weight, net.second.bias, net.last.weight, net.last.bias})
+    EXPECT_FALSE(p.grad().defined());
+  if (rank == 0) {
+    parallel.backward(net.forward(ones({2, 5}, kFloat64)).sum());
+  } else {
+    const auto local = parallel.no_sync();
+    net.forward(ones({2, 5}, kFloat64)).sum().backward();
+    EXPECT_TRUE(parallel.join());  // the averages replace these gradients
+  }
+  for (const Tensor& p : net.parameters()) EXPECT_TRUE(same_everywhere(group, p.grad()));
+  EXPECT_TRUE(net.last.bias.grad().allclose(ones({2}, kFloat64))) << net.last.bias.grad();
+  rpc::shutdown();
+}
+
+/// Rank 1 ends in the middle of its pass.
+void lose_in_join(int rank) {
+  const Group group = join(rank);
+  Net net(3);
+  DistributedDataParallel parallel(net, group, {.bucket_cap_mb = 1e-6, .first_bucket_cap_mb = 1e-6});
+  rpc::barrier();  // all have the values
+  if (rank == 1) {
+    const Tensor h = tanh(net.first.forward(ones({2, 5}, kFloat64)));
+    h.register_hook([](const Tensor&) -> Tensor {
+      std::raise(SIGKILL);
+      return {};
+    });
+    parallel.backward(net.last.forward(tanh(net.second.forward(h))).sum());
+  }
+  const std::string text = error_of<PeerLost>([&] { parallel.join(); });
+  EXPECT_TRUE(has(text, "the connection to worker")) << text;
+  EXPECT_EQ(error_of<PeerLost>([&] { parallel.join(); }), text);
+  rpc::shutdown({.graceful = false});
+}
+
+/// Rank 1 makes no call while rank 0 waits.
+void join_in_vain(int rank) {
+  const Group group = join(rank, {.timeout = std::chrono::seconds(3)});
+  Net net(3);
+  rpc::barrier();
+  DistributedDataParallel parallel(net, group);
+  if (rank == 0) {
+    const std::string text = error_of<Timeout>([&] { parallel.join(); });
+    EXPECT_TRUE(has(text, "all_reduce sum in group 'default', worker0: no answer")) << text;
+  }
+  rpc::barrier();
+  if (rank == 1) {
+    EXPECT_TRUE(has(error_of<PeerLost>([&] { parallel.join(); }), "worker0"));
+  }
   rpc::shutdown();
 }
 
@@ -348,6 +393,10 @@ int trainer_child(const std::string& job, int rank) {
       {"break off", break_off},
       {"look up", look_up},
       {"run out", run_out},
+      {"run out uncleared", run_out_uncleared},
+      {"run out with gradients", run_out_with_gradients},
+      {"lose in join", lose_in_join},
+      {"join in vain", join_in_vain},
       {"run out and leave out", run_out_and_leave_out},
       {"call otherwise", call_otherwise},
       {"hybrid", [](int r) { train_beside_a_server(r, 4); }},
@@ -410,6 +459,20 @@ TEST(DataParallel, a_process_without_inputs_joins_the_steps_of_the_others) {
   NEEDS_GLOO;
   run("run out", 2);
   run("run out", 3);
+}
+TEST(DataParallel, a_process_without_inputs_counts_as_zero_whatever_its_gradients_hold) {
+  NEEDS_GLOO;
+  run("run out uncleared", 3);
+  run("run out with gradients", 2);
+}
+TEST(DataParallel, the_end_of_a_process_is_named_to_those_without_inputs) {
+  NEEDS_GLOO;
+  expect_ended(start_job("DataParallel.a_process_started_by_these_tests_does_its_job", "lose in join", 3),
+               {1});
+}
+TEST(DataParallel, the_silence_of_a_process_is_a_timeout_of_one_without_inputs) {
+  NEEDS_GLOO;
+  run("join in vain", 2);
 }
 TEST(DataParallel, a_missing_gradient_is_named_to_processes_without_inputs_too) {
   NEEDS_GLOO;

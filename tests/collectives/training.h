@@ -1,6 +1,8 @@
 // A training with all processes of a group, against one process with the joined batch.
 #pragma once
 
+#include <algorithm>
+
 #include "collectives/members.h"
 
 namespace weft::test {
@@ -57,6 +59,39 @@ inline void train(const Group& group, int rank, const dist::DataParallelOptions&
     const Tensor a = trained[i].second.detach().to(kCpu), b = wanted[i].second.detach();
     EXPECT_TRUE(a.allclose(b, 1e-10, 1e-10)) << trained[i].first << ' ' << a << ' ' << b;
     EXPECT_TRUE(same_everywhere(group, a)) << trained[i].first;
+  }
+}
+
+/// Trains with 4 - 2 r batches for rank r, and 1 for each in a second epoch. `clear`: gradients are cleared
+/// before a join() too.
+inline void train_unevenly(const Group& group, int rank, const dist::DataParallelOptions& options,
+                           bool clear = true) {
+  const Device device = group->device();
+  Net net(static_cast<uint64_t>(rank) + 1, device), whole(1);
+  dist::DistributedDataParallel parallel(net, group, options);
+  optim::Adam adam(net.parameters(), {.lr = 0.01}), reference(whole.parameters(), {.lr = 0.01});
+  for (const int epoch : {0, 1}) {
+    const auto inputs = [&](int r) { return epoch == 1 ? 1 : std::max(0, 4 - 2 * r); };
+    int step = 0;
+    for (;; ++step) {
+      const Batch batch = batch_of(4 * epoch + step, group->size()), part = batch.part(rank).to(device);
+      if (clear || step < inputs(rank)) adam.zero_grad();
+      if (step < inputs(rank)) parallel.backward(mse_loss(net.forward(part.x), part.y));
+      else if (!parallel.join()) break;
+      adam.step();
+      reference.zero_grad();
+      for (int r = 0; r < group->size(); ++r)
+        if (step < inputs(r))
+          (mse_loss(whole.forward(batch.part(r).x), batch.part(r).y) / group->size()).backward();
+      reference.step();
+    }
+    EXPECT_EQ(step, inputs(0));
+    EXPECT_EQ(net.first.weight.grad().defined(), !clear);
+  }
+  for (size_t i = 0; i < net.parameters().size(); ++i) {
+    const Tensor p = net.parameters()[i].detach().to(kCpu);
+    EXPECT_TRUE(p.allclose(whole.parameters()[i].detach(), 1e-10, 1e-10)) << i;
+    EXPECT_TRUE(same_everywhere(group, p)) << i;
   }
 }
 

@@ -30,6 +30,13 @@ void match(int rank) {
   rpc::shutdown();
 }
 
+void run_out(int rank) {
+  const Group group = join_with_device(rank);
+  train_unevenly(group, rank, {});
+  train_unevenly(group, rank, kTinyBuckets, false);
+  rpc::shutdown();
+}
+
 /// Parameters in half types, with gradients in their own precision.
 void train_halves(int rank) {
   const Group group = join_with_device(rank);
@@ -202,8 +209,8 @@ void run_out_of_memory(int rank) {
 
 int device_trainer_child(const std::string& job, int rank) {
   const std::map<std::string, void (*)(int)> jobs{
-      {"match", match},     {"halves", train_halves}, {"leave out", leave_out},        {"reorder", reorder},
-      {"overlap", overlap}, {"divide", divide},       {"no memory", run_out_of_memory}};
+      {"match", match},     {"halves", train_halves}, {"leave out", leave_out},         {"reorder", reorder},
+      {"overlap", overlap}, {"divide", divide},       {"no memory", run_out_of_memory}, {"run out", run_out}};
   jobs.at(job)(rank);
   return testing::Test::HasFailure() ? 1 : 0;
 }
@@ -220,6 +227,10 @@ TEST(SimtDataParallel, two_and_three_processes_train_as_one_with_the_joined_batc
   NEEDS_GLOO;
   run_trainers("match", 2);
   run_trainers("match", 3);
+}
+TEST(SimtDataParallel, a_process_without_inputs_joins_the_steps_of_the_others) {
+  NEEDS_GLOO;
+  run_trainers("run out");
 }
 TEST(SimtDataParallel, parameters_of_half_types_get_averages_of_their_dtype) {
   NEEDS_GLOO;
