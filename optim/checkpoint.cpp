@@ -2,8 +2,9 @@
 //   1. read the file and compare its checksum;
 //   2. compare its parts with the list;
 //   3. load part after part, the largest last, after copying the previous state of each;
-//   4. if one throws, restore the copies.
-// The last part needs no copy, since a part that throws has changed nothing.
+//   4. if one throws, restore the copies that can be restored, and throw its error.
+// The last part needs no copy if it is here: it throws before it changes anything. A remote part may be
+// loaded when its call throws.
 #include <weft/optim/checkpoint.h>
 
 #include <algorithm>
@@ -135,6 +136,7 @@ struct Load {
   const State* state;
   const Callback<State()>* save;
   const Callback<void(const State&)>* load;
+  bool remote;
 };
 
 std::vector<Load> loads_of(const std::vector<CheckpointPart>& parts,
@@ -142,9 +144,10 @@ std::vector<Load> loads_of(const std::vector<CheckpointPart>& parts,
   std::vector<Load> out;
   for (const CheckpointPart& part : parts) {
     const auto state = states.find(part.name), streams = states.find(part.name + kStreams);
-    if (state != states.end()) out.push_back({part.name, &state->second, &part.save, &part.load});
+    if (state != states.end())
+      out.push_back({part.name, &state->second, &part.save, &part.load, part.remote});
     if (part.load_streams && streams != states.end())  // a file of an object without streams says nothing
-      out.push_back({part.name, &streams->second, &part.save_streams, &part.load_streams});
+      out.push_back({part.name, &streams->second, &part.save_streams, &part.load_streams, part.remote});
   }
   std::stable_sort(out.begin(), out.end(),
                    [](const Load& a, const Load& b) { return bytes_of(*a.state) < bytes_of(*b.state); });
@@ -246,13 +249,20 @@ void load_checkpoint(const std::string& path, const std::vector<CheckpointPart>&
   compare_names(path, states, all, strict);
   const std::vector<Load> loads = loads_of(all, states);
   std::vector<State> before;
-  for (size_t i = 0; i + 1 < loads.size(); ++i) before.push_back(copy_of((*loads[i].save)()));
+  for (size_t i = 0; i < loads.size(); ++i)
+    before.push_back(i + 1 < loads.size() || loads[i].remote ? copy_of((*loads[i].save)()) : State());
   for (size_t i = 0; i < loads.size(); ++i) {
     try {
       named_load(path, loads[i].name, [&] { (*loads[i].load)(*loads[i].state); });
     } catch (...) {
-      for (size_t k = i; k-- > 0;) (*loads[k].load)(before[k]);
-      throw;
+      const std::exception_ptr error = std::current_exception();
+      for (size_t k = loads[i].remote ? i + 1 : i; k-- > 0;) {
+        try {
+          (*loads[k].load)(before[k]);
+        } catch (const std::exception&) {  // its worker is lost, for example
+        }
+      }
+      std::rethrow_exception(error);
     }
   }
 }

@@ -32,8 +32,8 @@ class WEFT_API CheckpointPart {
   using State = optim::StateDict;
 
   /// A module, optimizer, schedule, GradScaler, or another type with state_dict() and a load_state_dict()
-  /// that throws before it changes anything. Throws, as the constructors below: ValueError for a name that is
-  /// empty or contains '/' or ':'.
+  /// that throws before it changes anything; a RemoteModule may throw later. Throws, as the constructors
+  /// below: ValueError for a name that is empty or contains '/' or ':'.
   template <class T>
   requires requires(T& t, const State& s) {
     { t.state_dict() } -> std::convertible_to<State>;
@@ -43,6 +43,7 @@ class WEFT_API CheckpointPart {
       : CheckpointPart(
             std::move(name), [&object] { return State(object.state_dict()); },
             [&object](const State& s) { object.load_state_dict(s); }) {
+    remote = requires { T::kLoadsRemotely; };
     if constexpr (requires(const State& s) {
                     { object.generator_state() } -> std::convertible_to<State>;
                     object.load_generator_state(s);
@@ -70,6 +71,7 @@ class WEFT_API CheckpointPart {
   Callback<State()> save, save_streams;
   Callback<void(const State&)> load, load_streams;  ///< load_streams is empty except for modules
   bool optional = false;                            ///< a file without it leaves the object alone
+  bool remote = false;  ///< elsewhere: a load that throws may have been done (T::kLoadsRemotely)
 
  private:
   CheckpointPart(std::string name, Callback<State()> save, Callback<void(const State&)> load);

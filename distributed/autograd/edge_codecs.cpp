@@ -225,8 +225,10 @@ void EdgeCodecs::owe(const FeedbackKey& key, Tensor error) {
       gone.push_back(oldest->second.error);
       forget(oldest);
     }
+    std::list<FeedbackKey> age{key};  // without memory for the entry, there is no age of it either
+    owed_[key] = {std::move(error), age.begin()};
+    ages_.splice(ages_.end(), age);
     bytes_ += bytes;
-    owed_[key] = {std::move(error), ages_.insert(ages_.end(), key)};
   }
   lock.unlock();
 }

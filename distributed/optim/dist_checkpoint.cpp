@@ -2,7 +2,7 @@
 //   save  1. each owner writes its shard under a name with the number of the new set, or the caller does;
 //         2. the caller writes the manifest: from here on the new set is the valid one;
 //         3. it removes the files that no manifest names.
-//   load  1. read the numbers of the manifest;
+//   load  1. read the numbers of the manifest; each owner forgets an earlier load;
 //         2. each owner reads its shard, compares it with the manifest, and keeps it aside;
 //         3. each owner makes it current, and keeps its old state;
 //         4. the caller loads its parts; when anything throws, the owners go back.
@@ -294,6 +294,13 @@ void load_checkpoint(const std::string& given, DistributedOptimizer& optimizer,
   const std::vector<ShardTerms> terms = terms_of(owners, options);
   auto errors = detail::read_edge_errors(shards.edges, detail::members_of(terms.front()));
   size_t next = 0, at = 0;
+  // no owner goes back to before an earlier load, whose end it has not heard
+  detail::on_owners<bool>(
+      owners, "load_checkpoint",
+      [&](const auto& o) {
+        return detail::flagged(limited<&OwnerOptimizer::expect_shard>(o, options, std::vector<ShardEntry>()));
+      },
+      "no owner has changed");
   try {
     if (options.through_caller) {
       for (const auto& o : owners)

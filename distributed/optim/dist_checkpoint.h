@@ -14,7 +14,8 @@
 //   const CheckpointOptions how{.modules = {{"encoder", encoder}, {"decoder", decoder}}};
 // The errors that rounded gradients owe (autograd/edge_codec.h) are always in a set, for senders that are
 // owners or the caller; any other worker keeps its own. Codecs and the limit of their memory are the
-// program's to give again before it loads. Receivers beside owners and caller are known by their names.
+// program's to give again before it loads. Receivers beside owners and caller are known by their names. A
+// worker has one list of errors, so loading the set of one trainer resets those of all trainers there.
 // Thread safety: nothing steps or reads the parameters meanwhile; one thread saves or loads at a time.
 #pragma once
 
@@ -67,8 +68,9 @@ WEFT_API void save_checkpoint(const std::string& folder, const DistributedOptimi
 /// Loads the set of the folder on all owners, and the parts of the caller. After an error every owner that
 /// answers has its previous values. Throws: IoError that names the file: a set without a manifest, a shard
 /// that is missing, damaged or of another set. ValueError for another number of owners, and for missing and
-/// unknown parts and modules, with the name. ValueError, ShapeError or DTypeError for other parameters;
-/// errors of the owners. A set from before modules and errors were saved loads without them.
+/// unknown parts and modules, with the name. ValueError, ShapeError or DTypeError for other parameters or
+/// state of modules. ValueError for streams of other submodules, unless either side has none. Errors of the
+/// owners. A set from before modules and errors were saved loads without them.
 WEFT_API void load_checkpoint(const std::string& folder, DistributedOptimizer& optimizer,
                               const std::vector<CheckpointPart>& parts = {},
                               const CheckpointOptions& options = {});

@@ -140,7 +140,8 @@ class WEFT_API OwnerOptimizer {
   std::vector<ShardEntry> hold_shard(ShardTerms terms);
   /// Elements [from, from + count) of entry i of the kept shard, as one row. Throws: ValueError outside it.
   Tensor shard_piece(int64_t i, int64_t from, int64_t count) const;
-  /// Makes room for a shard that comes in pieces. Throws: ValueError for sizes that are none.
+  /// Makes room for a shard that comes in pieces. This and read_shard forget the state before an earlier
+  /// load. Throws: ValueError for sizes that are none.
   void expect_shard(std::vector<ShardEntry> layout);
   /// Writes a piece of the expected shard. Throws: ValueError outside it, DTypeError.
   void put_piece(int64_t i, int64_t from, Tensor values);
@@ -148,7 +149,8 @@ class WEFT_API OwnerOptimizer {
   /// it is missing, damaged or of another set.
   void read_shard(std::string folder, ShardFile file, int64_t set);
   /// Makes the kept shard current, and keeps the state before. Throws, with nothing changed: ValueError,
-  /// ShapeError or DTypeError for a shard of other parameters, of another rule, or of other modules.
+  /// ShapeError or DTypeError for a shard of other parameters, of another rule, or of other modules. Errors
+  /// of memory.
   void load_shard(ShardTerms terms);
   /// Forgets the kept state; `back`: after going back to the state before load_shard.
   void end_shard(bool back);

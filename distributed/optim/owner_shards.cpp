@@ -78,23 +78,35 @@ optim::StateDict shard_of(const OwnerState& s, const ShardTerms& terms) WEFT_REQ
   return out;
 }
 
-/// Loads the part of one module. Throws: as load_state_dict and load_generator_state, with nothing changed.
-void load_module(const OwnerState& s, nn::Module& module, const optim::StateDict& part) {
-  const nn::NamedTensors own = beside(s, module);
-  const optim::StateDict state = below(part, kState), streams = module.generator_state();
+/// Throws: ValueError with the names that only one of the two has.
+void compare_names(const char* what, const optim::StateDict& own, const optim::StateDict& stored) {
   const auto without = [](const auto& in, const auto& other) {
     std::string names;
     for (const auto& entry : in)
       if (std::none_of(other.begin(), other.end(), [&](const auto& o) { return o.first == entry.first; }))
-        names += " " + entry.first;
+        names += " '" + entry.first + "'";
     return names;
   };
-  const std::string missing = without(own, state), unknown = without(state, own);
+  const std::string missing = without(own, stored), unknown = without(stored, own);
   if (!missing.empty() || !unknown.empty())
-    throw ValueError(str(missing.empty() ? "" : "missing:" + missing,
-                         missing.empty() || unknown.empty() ? "" : "; ",
-                         unknown.empty() ? "" : "unexpected:" + unknown));
-  module.load_generator_state(below(part, kStreams));
+    throw ValueError(str(what, missing.empty() ? "" : " missing:" + missing,
+                         missing.empty() || unknown.empty() ? "" : ";",
+                         unknown.empty() ? "" : " unexpected:" + unknown));
+}
+
+/// Loads the part of one module. Throws: as load_state_dict and load_generator_state, with nothing changed;
+/// ValueError for other names, DTypeError for other types.
+void load_module(const OwnerState& s, nn::Module& module, const optim::StateDict& part) {
+  const nn::NamedTensors own = beside(s, module);
+  const optim::StateDict state = below(part, kState), streams = module.generator_state(),
+                         stored_streams = below(part, kStreams);
+  compare_names("state", own, state);
+  if (!streams.empty() && !stored_streams.empty()) compare_names("streams", streams, stored_streams);
+  for (const auto& [name, x] : own)
+    for (const auto& [stored_name, value] : state)
+      if (name == stored_name && x.dtype() != value.dtype())
+        throw DTypeError(str(name, " is ", x.dtype(), " here, ", value.dtype(), " in the shard"));
+  module.load_generator_state(stored_streams);
   try {
     module.load_state_dict(state, false);
   } catch (...) {
@@ -142,6 +154,21 @@ Tensor kept_piece(const OwnerState& s, int64_t i, int64_t from, int64_t count) W
   return x.detach().reshape({x.numel()}).narrow(0, from, count);
 }
 
+/// Goes back to a shard, as far as memory allows; the parameters have not been changed.
+void take_back(OwnerState& s, const std::map<std::string, nn::Module*>& modules,
+               const optim::StateDict& before, std::vector<dist_autograd::detail::KeptError> owed)
+    WEFT_REQUIRES(s.mutex) {
+  const auto each = [](auto&& f) {
+    try {
+      f();
+    } catch (const std::exception&) {  // the caller throws the first error
+    }
+  };
+  for (const auto& entry : modules) each([&] { load_modules(s, {entry}, before); });
+  each([&] { s.optimizer->load_state_dict(below(before, kOptimizerPart)); });
+  each([&] { detail::set_edge_errors(std::move(owed)); });
+}
+
 /// Makes a shard current. `before`: that of the same terms from before, to which it goes back if it throws.
 void install_shard(OwnerState& s, const ShardTerms& terms, const optim::StateDict& shard,
                    const optim::StateDict* before = nullptr) WEFT_REQUIRES(s.mutex) {
@@ -174,20 +201,32 @@ void install_shard(OwnerState& s, const ShardTerms& terms, const optim::StateDic
   const auto modules = modules_of(terms);
   check_modules(modules, shard);
   const optim::StateDict edges = below(shard, kEdgesPart);
-  auto errors = detail::read_edge_errors(edges, detail::members_of(terms));
+  const std::vector<rpc::Life> members = detail::members_of(terms);
+  auto errors = detail::read_edge_errors(edges, members);
+  std::vector<dist_autograd::detail::KeptError> owed;
+  if (before) owed = detail::read_edge_errors(below(*before, kEdgesPart), members);
   const Tensor was = generator_state(default_generator());
   try {
     load_modules(s, modules, shard);
     set_generator_state(default_generator(), generator);
     s.optimizer->load_state_dict(state);
+    if (!edges.empty()) detail::set_edge_errors(std::move(errors));  // an older shard says nothing of them
+    const auto guards = lock_parameters(s.params);
+    detail::replace_values(s.params, values);  // all or none; nothing throws after it
   } catch (...) {
+    const std::exception_ptr error = std::current_exception();
     set_generator_state(default_generator(), was);
-    if (before) load_modules(s, modules, *before);
-    throw;
+    if (before) take_back(s, modules, *before, std::move(owed));
+    std::rethrow_exception(error);
   }
-  if (!edges.empty()) detail::set_edge_errors(std::move(errors));  // an older shard says nothing of them
-  const auto guards = lock_parameters(s.params);
-  detail::replace_values(s.params, values);
+}
+
+/// Ends an earlier load whose end was not heard.
+void forget_before(OwnerState& s) {
+  ShardTerms terms;  // its references end after the lock
+  rpc::MutexLock lock(s.mutex);
+  s.before.clear();
+  terms = std::exchange(s.before_terms, {});
 }
 
 }  // namespace
@@ -226,6 +265,7 @@ void OwnerOptimizer::expect_shard(std::vector<ShardEntry> layout) {
   check_caller();
   optim::StateDict made;
   for (const ShardEntry& e : layout) made.emplace_back(e.name, detail::empty_entry(e));
+  forget_before(*state_);
   rpc::MutexLock lock(state_->mutex);
   state_->kept = std::move(made);
 }
@@ -242,6 +282,7 @@ void OwnerOptimizer::put_piece(int64_t i, int64_t from, Tensor values) {
 
 void OwnerOptimizer::read_shard(std::string folder, ShardFile file, int64_t set) {
   check_caller();
+  forget_before(*state_);
   optim::StateDict read = detail::read_shard(folder, file, set);
   rpc::MutexLock lock(state_->mutex);
   state_->kept = std::move(read);

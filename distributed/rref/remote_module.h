@@ -93,6 +93,7 @@ template <class M> inline const bool module_registered = register_module<M>();
 template <class M> class RemoteModule {
  public:
   using module_type = M;
+  static constexpr bool kLoadsRemotely = true;  ///< a CheckpointPart whose load may be done when it throws
 
   /// Constructs M(args...) on `to`, "worker" or "worker/device". Without a device it returns at once, and an
   /// error of M's constructor is thrown at the first use. With a device it blocks until the module is there,

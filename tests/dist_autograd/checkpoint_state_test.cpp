@@ -398,6 +398,8 @@ TEST(DistCheckpoint, a_module_without_an_owner_of_parameters_is_a_part_of_the_ca
     const auto values = [&] { return nn::NamedTensors{{"y", noise.forward(x)}, {"z", noise.forward(x)}}; };
     values();
     const std::vector<CheckpointPart> mine{{"step", run.step}, {"noise", noise}};
+    EXPECT_TRUE(mine[1].remote);
+    EXPECT_FALSE(mine[0].remote);
     dist_optim::save_checkpoint(folder / "run", run.optimizer, mine, run.whole(false));
     const auto expected = values();
     EXPECT_FALSE(same_state(values(), expected));

@@ -235,6 +235,51 @@ TEST_F(Checkpoint, a_part_that_throws_last_takes_all_others_back) {
   EXPECT_TRUE(same_bits(run.order, order));
 }
 
+/// A part elsewhere: a load that throws may have been applied.
+struct FarPart {
+  static constexpr bool kLoadsRemotely = true;
+  explicit FarPart(int64_t n, std::vector<int> bad = {}) : x(zeros({n})), throws_at(std::move(bad)) {}
+  Tensor x;
+  std::vector<int> throws_at;  ///< counted from 0
+  int loads = 0;
+  optim::StateDict state_dict() const { return {{"x", x}}; }
+  void load_state_dict(const optim::StateDict& s) {
+    x = s[0].second.clone();
+    const int load = loads++;
+    if (std::find(throws_at.begin(), throws_at.end(), load) != throws_at.end())
+      throw ValueError(str("load ", load, " is late"));
+  }
+};
+
+TEST_F(Checkpoint, a_part_that_cannot_go_back_keeps_no_other_from_going_back_and_the_error_is_the_first) {
+  FarPart first(10), dying(20, {1}), last(30, {0});
+  int64_t step = 3;
+  const std::vector<CheckpointPart> parts{{"step", step}, {"first", first}, {"dying", dying}, {"last", last}};
+  save_checkpoint(path(), parts);
+  step = 4;
+  for (FarPart* part : {&first, &dying, &last}) part->x = ones({part->x.numel()});
+  EXPECT_TRUE(
+      has(error_of<ValueError>([&] { load_checkpoint(path(), parts); }), "part last: load 0 is late"));
+  EXPECT_EQ(step, 4);
+  EXPECT_TRUE(same_bits(first.x, ones({10})));
+}
+
+TEST_F(Checkpoint, a_remote_part_that_was_loaded_before_it_threw_goes_back) {
+  for (const int64_t n : {2, 2000}) {  // it is loaded in the middle, and last
+    FarPart late(n, {0});
+    int64_t step = 3;
+    Tensor other = zeros({100});
+    const std::vector<CheckpointPart> parts{{"step", step}, {"late", late}, {"other", other}};
+    save_checkpoint(path(), parts);
+    step = 4;
+    late.x = ones({n});
+    EXPECT_TRUE(has(error_of<ValueError>([&] { load_checkpoint(path(), parts); }), "load 0 is late"));
+    EXPECT_EQ(step, 4);
+    EXPECT_EQ(late.loads, 2);
+    EXPECT_TRUE(same_bits(late.x, ones({n}))) << n;
+  }
+}
+
 TEST_F(Checkpoint, numbers_and_tensors_of_all_kinds_come_back) {
   int epoch = -3;
   uint64_t seed = ~uint64_t{0};
