@@ -13,6 +13,7 @@
 #include <atomic>
 
 #include <weft/distributed/transport/address.h>
+#include <weft/distributed/transport/inner/grpc_ends.h>
 #include <weft/distributed/transport/inner/unprotected.h>
 #include <weft/tensor/io/inner/file_io.h>
 
@@ -293,7 +294,8 @@ class GrpcEtcd final : public EtcdCalls {
   }
   static void poll(grpc_completion_queue* queue) {
     while (true) {
-      const grpc_event event = grpc_completion_queue_next(queue, gpr_inf_future(GPR_CLOCK_REALTIME), nullptr);
+      grpc_event event{};
+      next_event(queue, kLongestWait, event);
       if (event.type == GRPC_QUEUE_SHUTDOWN) return;
       if (event.type == GRPC_OP_COMPLETE) static_cast<EtcdTag*>(event.tag)->ended();
     }

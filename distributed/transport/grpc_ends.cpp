@@ -166,17 +166,21 @@ grpc_channel* make_channel(const std::string& address, const std::string& name, 
   return channel;
 }
 
+void next_event(grpc_completion_queue* queue, Duration left, grpc_event& event) {
+  left = std::clamp<Duration>(left, Duration::zero(), kLongestWait);
+  const gpr_timespec time = gpr_time_from_nanos(left.count(), GPR_TIMESPAN);
+  event = grpc_completion_queue_next(queue, gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), time), nullptr);
+}
+
 void next_event(grpc_completion_queue* queue, Spinner& spinner, Runtime& runtime, TimePoint deadline,
                 grpc_event& event) {
-  const auto wait = [&](gpr_timespec until) {
-    event = grpc_completion_queue_next(queue, until, nullptr);
+  const auto look = [&] {
+    event = grpc_completion_queue_next(queue, gpr_time_0(GPR_CLOCK_MONOTONIC), nullptr);
     return event.type == GRPC_QUEUE_TIMEOUT ? 0 : 1;
   };
-  const auto look = [&] { return wait(gpr_time_0(GPR_CLOCK_MONOTONIC)); };
   const auto sleep = [&] {
-    if (deadline == kNever) return wait(gpr_inf_future(GPR_CLOCK_MONOTONIC));
-    const int64_t left = std::max<int64_t>(0, (deadline - runtime.now()).count());
-    return wait(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_nanos(left, GPR_TIMESPAN)));
+    next_event(queue, deadline - runtime.now(), event);
+    return event.type == GRPC_QUEUE_TIMEOUT ? 0 : 1;
   };
   spinner.poll(look, sleep, [&] { return runtime.now(); });
 }

@@ -162,8 +162,8 @@ GrpcEngine::~GrpcEngine() {
 void GrpcEngine::drain() {
   grpc_completion_queue_shutdown(grpc_->queue);
   while (true) {
-    const grpc_event event =
-        grpc_completion_queue_next(grpc_->queue, gpr_inf_future(GPR_CLOCK_REALTIME), nullptr);
+    grpc_event event{};
+    next_event(grpc_->queue, kLongestWait, event);
     if (event.type == GRPC_QUEUE_SHUTDOWN) return;
     if (event.type == GRPC_OP_COMPLETE) from_tag(event.tag);
   }

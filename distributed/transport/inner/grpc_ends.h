@@ -49,7 +49,12 @@ class WEFT_API TlsFiles {
 grpc_channel* make_channel(const std::string& address, const std::string& name, const TlsOptions* tls,
                            const GrpcOptions& options);
 
-/// Stores the next event of a queue, or a timeout at the deadline.
+/// gRPC may lose the wake-up of a thread for which another one polls, as when a call is cancelled. So no wait
+/// for an event is longer.
+inline constexpr Duration kLongestWait = std::chrono::seconds(1);
+/// Stores the next event of a queue, or a timeout after that time or kLongestWait.
+void next_event(grpc_completion_queue* queue, Duration left, grpc_event& event);
+/// Stores the next event of a queue, or a timeout at the deadline or after kLongestWait.
 void next_event(grpc_completion_queue* queue, Spinner& spinner, Runtime& runtime, TimePoint deadline,
                 grpc_event& event);
 
