@@ -17,6 +17,7 @@
 
 #include "support/cluster.h"
 #include "support/errors.h"
+#include "support/folder.h"
 #include "support/golden.h"
 #include "support/replaced_new.h"
 
@@ -53,16 +54,6 @@ using dist_optim::ShardTerms;
 using weft::testing::same_bits;
 
 namespace fs = std::filesystem;
-
-/// A folder of the test, removed at its end.
-struct LoadFolder {
-  LoadFolder() {
-    std::string pattern = fs::temp_directory_path() / "weft-load-XXXXXX";
-    path = mkdtemp(pattern.data());
-  }
-  ~LoadFolder() { fs::remove_all(path); }
-  std::string path;
-};
 
 /// An owner on this worker, with one module.
 struct OwnerRun {
@@ -118,7 +109,7 @@ std::string different(const optim::StateDict& a, const optim::StateDict& b) {
 class CheckpointNoMemory : public ScarceMemory {};
 
 TEST_F(CheckpointNoMemory, a_load_that_any_allocation_fails_changes_nothing) {
-  const LoadFolder folder;
+  const Folder folder;
   Cluster c({.size = 2});
   c.run(0, [&] {
     OwnerRun run;
@@ -151,7 +142,7 @@ TEST_F(CheckpointNoMemory, a_load_that_any_allocation_fails_changes_nothing) {
 }
 
 TEST(CheckpointLoad, module_state_of_another_type_or_shape_is_refused_by_name) {
-  const LoadFolder folder;
+  const Folder folder;
   Cluster c({.size = 2});
   c.run(0, [&] {
     OwnerRun run, wide(kFloat64), integers(kInt64), longer(kFloat32, 5);
@@ -173,7 +164,7 @@ TEST(CheckpointLoad, module_state_of_another_type_or_shape_is_refused_by_name) {
 }
 
 TEST(CheckpointLoad, streams_of_other_submodules_are_refused_by_name_and_missing_ones_are_made) {
-  const LoadFolder folder;
+  const Folder folder;
   Cluster c({.size = 2});
   c.run(0, [&] {
     OwnerRun run, other(kFloat32, 4, "noise"), fewer;
@@ -200,7 +191,7 @@ TEST(CheckpointLoad, streams_of_other_submodules_are_refused_by_name_and_missing
 }
 
 TEST(CheckpointLoad, an_end_that_was_not_heard_takes_no_later_load_back_to_before_it) {
-  const LoadFolder folder;
+  const Folder folder;
   Cluster c({.size = 2});
   c.run(0, [&] {
     OwnerRun run;

@@ -20,6 +20,7 @@
 
 #include "support/cluster.h"
 #include "support/errors.h"
+#include "support/folder.h"
 #include "support/golden.h"
 #include "support/process.h"
 
@@ -137,17 +138,6 @@ bool same_state(const nn::NamedTensors& a, const nn::NamedTensors& b) {
   return true;
 }
 
-/// A folder of the test, removed at its end.
-struct StateFolder {
-  StateFolder() {
-    std::string pattern = fs::temp_directory_path() / "weft-state-XXXXXX";
-    path = mkdtemp(pattern.data());
-  }
-  ~StateFolder() { fs::remove_all(path); }
-  fs::path operator/(const std::string& name) const { return path / name; }
-  fs::path path;
-};
-
 /// Gradients travel as int8 between all workers of a run with such edges.
 void round_gradients(Cluster& c, Beside what) {
   if (!with(what, Beside::kEdges)) return;
@@ -167,7 +157,7 @@ INSTANTIATE_TEST_SUITE_P(DistCheckpoint, CheckpointBeside,
 TEST_P(CheckpointBeside, a_resumed_run_has_the_bits_of_the_undisturbed_one) {
   for (const bool streamed : {false, true}) {
     const Beside what = GetParam();
-    const StateFolder folder;
+    const Folder folder;
     nn::NamedTensors expected;
     {
       Cluster c({.size = 3});
@@ -207,7 +197,7 @@ TEST_P(CheckpointBeside, a_resumed_run_has_the_bits_of_the_undisturbed_one) {
 }
 
 TEST(DistCheckpoint, successors_of_an_owner_and_of_all_workers_resume_from_a_set) {
-  const StateFolder folder;
+  const Folder folder;
   Cluster c({.size = 3, .agent = {.lease = std::chrono::seconds(1)}});
   round_gradients(c, Beside::kAll);
   nn::NamedTensors expected;
@@ -234,7 +224,7 @@ TEST(DistCheckpoint, successors_of_an_owner_and_of_all_workers_resume_from_a_set
 }
 
 TEST(DistCheckpoint, a_set_whose_modules_are_not_those_of_the_call_is_refused_by_name) {
-  const StateFolder folder;
+  const Folder folder;
   Cluster c({.size = 4});
   round_gradients(c, Beside::kAll);
   c.run(0, [&] {
@@ -280,7 +270,7 @@ TEST(DistCheckpoint, a_set_whose_modules_are_not_those_of_the_call_is_refused_by
 
 TEST(DistCheckpoint, a_load_that_fails_at_its_end_disturbs_no_module_and_no_edge) {
   for (const bool streamed : {false, true}) {
-    const StateFolder folder;
+    const Folder folder;
     nn::NamedTensors undisturbed;
     for (const bool fails : {false, true}) {
       Cluster c({.size = 3});
@@ -309,7 +299,7 @@ TEST(DistCheckpoint, a_load_that_fails_at_its_end_disturbs_no_module_and_no_edge
 }
 
 TEST(DistCheckpoint, errors_owed_to_another_trainer_are_kept_under_its_name) {
-  const StateFolder folder;
+  const Folder folder;
   Tensor expected;
   for (const bool resumes : {false, true}) {
     Cluster c({.size = 4, .seed = resumes ? 3U : 2U});
@@ -360,7 +350,7 @@ void make_old(const fs::path& folder) {
 }
 
 TEST(DistCheckpoint, a_set_from_before_modules_and_errors_were_saved_still_loads) {
-  const StateFolder folder;
+  const Folder folder;
   Cluster c({.size = 3});
   round_gradients(c, Beside::kEdges);
   c.run(0, [&] {
@@ -387,7 +377,7 @@ TEST(DistCheckpoint, a_set_from_before_modules_and_errors_were_saved_still_loads
 }
 
 TEST(DistCheckpoint, a_module_without_an_owner_of_parameters_is_a_part_of_the_caller) {
-  const StateFolder folder;
+  const Folder folder;
   Cluster c({.size = 4});
   c.run(0, [&] {
     SplitRun run(Beside::kBuffer, 7);
@@ -453,7 +443,7 @@ TEST(DistCheckpointStateProcess, a_process_started_by_these_tests_does_its_job) 
 
 TEST(DistCheckpointStateProcess,
      other_processes_resume_streams_buffers_frozen_weights_and_edges_bit_for_bit) {
-  const StateFolder folder;
+  const Folder folder;
   expect_ended(start_job(kStateChild, "save " + folder.path.string()));
   expect_ended(start_job(kStateChild, "resume " + folder.path.string()));
 }

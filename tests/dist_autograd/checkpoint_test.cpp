@@ -20,6 +20,7 @@
 
 #include "support/cluster.h"
 #include "support/errors.h"
+#include "support/folder.h"
 #include "support/golden.h"
 #include "support/process.h"
 
@@ -105,17 +106,6 @@ bool same(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
     if (!same_bits(a[i], b[i])) return false;
   return true;
 }
-
-/// A folder of the test, removed at its end.
-struct Folder {
-  Folder() {
-    std::string pattern = fs::temp_directory_path() / "weft-set-XXXXXX";
-    path = mkdtemp(pattern.data());
-  }
-  ~Folder() { fs::remove_all(path); }
-  fs::path operator/(const std::string& name) const { return path / name; }
-  fs::path path;
-};
 
 std::vector<fs::path> shards_of(const fs::path& folder) {
   std::vector<fs::path> out;

@@ -2,8 +2,6 @@
 // goes on when it renews before a successor has its name, and stays out otherwise.
 #include <gtest/gtest.h>
 
-#include <unistd.h>
-
 #include <algorithm>
 
 #include <weft/distributed/rpc/rpc.h>
@@ -11,6 +9,7 @@
 
 #include "support/elastic.h"
 #include "support/errors.h"
+#include "support/folder.h"
 
 namespace {
 
@@ -297,7 +296,8 @@ TEST(Fencing, another_store_at_the_address_of_one_without_a_log_ends_the_group) 
 }
 
 TEST(Fencing, a_store_with_a_log_may_stay_away_for_long) {
-  ElasticGroup group({.store_log = testing::TempDir() + str("fencing_", getpid(), ".log")});
+  const test::Folder folder;
+  ElasticGroup group({.store_log = folder / "store.log"});
   ElasticGroup::Worker &a = group.join("a"), &b = group.join("b");
   a.membership->wait_for({"b"}, group.sim().now() + 5s);
   group.kill_store();
