@@ -20,23 +20,14 @@ function(weft_distributed_library name)  # weft_distributed_library(<name> <room
     VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
 endfunction()
 
-# These rooms wait for messages and files and compute little. At -O1 they compile in two thirds of the time.
-foreach(room launch optim)
-  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/distributed/${room}/*.cpp)
-  set_source_files_properties(${sources} PROPERTIES UNITY_GROUP rarely_called)
-endforeach()
-set(weft_unity_options_rarely_called $<$<CONFIG:Release>:-O1>)
-
 # A unit for the files that include protobuf's headers.
 weft_proto(etcd_messages ${PROJECT_SOURCE_DIR}/distributed/launch/inner/etcd.proto)
 set_source_files_properties(${etcd_messages} ${PROJECT_SOURCE_DIR}/distributed/launch/store_etcd.cpp
   ${PROJECT_SOURCE_DIR}/distributed/launch/store_etcd_calls.cpp PROPERTIES UNITY_GROUP etcd)
-set(weft_unity_options_etcd ${weft_unity_options_rarely_called})
 
 # A unit of their own, so that those of the other rooms stay as they are with and without Gloo.
 file(GLOB collectives CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/distributed/collectives/*.cpp)
 set_source_files_properties(${collectives} PROPERTIES UNITY_GROUP collectives)
-set(weft_unity_options_collectives ${weft_unity_options_rarely_called})
 if(WEFT_HAVE_GLOO)
   set_source_files_properties(${PROJECT_SOURCE_DIR}/distributed/collectives/gloo.cpp PROPERTIES
     COMPILE_OPTIONS -DWEFT_WITH_GLOO)

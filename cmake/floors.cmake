@@ -22,6 +22,14 @@ function(weft_warnings target)
   endif()
 endfunction()
 
+# The optimisation of nn, the distributed libraries, examples and benchmarks (docs/architecture.md, Build
+# times).
+set(weft_caller_options)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  set(weft_caller_options
+    $<$<CONFIG:Release>:-O1;-finline-small-functions;-foptimize-sibling-calls;-fstrict-aliasing>)
+endif()
+
 # Settings of every object library of weft: position independent (one set of objects feeds static and shared),
 # warnings, includes.
 function(weft_object_library target)
@@ -39,8 +47,7 @@ endfunction()
 # the same headers. A source with the property UNITY_GROUP is compiled with the others of that group. One with
 # options of its own is compiled alone; with GROUPS_ONLY all others are too. The units include by relative
 # paths, where CMake's own UNITY_BUILD writes absolute ones: a compiler cache serves another checkout too.
-# A unit has up to SIZE sources, 22 without it. Options of a group are in the variable
-# weft_unity_options_<group>.
+# A unit has up to SIZE sources, 22 without it.
 function(weft_unity target)
   if(NOT WEFT_UNITY)
     return()
@@ -74,8 +81,6 @@ function(weft_unity target)
   foreach(group ${groups})
     file(CONFIGURE OUTPUT ${folder}/${target}_${group}.cpp CONTENT "${unit_${group}}")
     list(APPEND kept ${folder}/${target}_${group}.cpp)
-    set_source_files_properties(${folder}/${target}_${group}.cpp PROPERTIES
-      COMPILE_OPTIONS "${weft_unity_options_${group}}")
   endforeach()
   set_target_properties(${target} PROPERTIES SOURCES "${kept}")
   # A class of one source file may hold a member of an unnamed namespace's type; the compiler takes the batch
@@ -94,6 +99,9 @@ function(weft_floor name)
     endif()
   endif()
   weft_object_library(weft_floor_${name} ${sources})
+  if(name MATCHES "^(nn|distributed.*)$")
+    target_compile_options(weft_floor_${name} PRIVATE ${weft_caller_options})
+  endif()
   weft_unity(weft_floor_${name})
 endfunction()
 

@@ -4,6 +4,4 @@ weft_proto(messages ${PROJECT_SOURCE_DIR}/distributed/inspection/inspection.prot
 weft_distributed_library(distributed_inspection inspection SOURCES ${messages})
 target_include_directories(weft_floor_distributed_inspection SYSTEM PRIVATE ${WEFT_PROTO_DIR})
 target_link_libraries(weft_floor_distributed_inspection PRIVATE weft::grpc_reflection)
-# Nothing here is called often, and protobuf's inline functions cost the optimiser much time.
-target_compile_options(weft_floor_distributed_inspection PRIVATE $<$<CONFIG:Release>:-O1>)
 target_link_libraries(weft_distributed_inspection PUBLIC weft_distributed PRIVATE weft::grpc_reflection)

@@ -46,7 +46,7 @@ const CopyCase kAlone[] = {
 };
 
 /// Operands of one call, the inputs drawn anew for each.
-struct Pairs {
+struct TensorPairs {
   std::vector<std::unique_ptr<Operand>> xs, ys;
   std::vector<View> from, to;
   void add(const CopyCase& c) {
@@ -66,7 +66,7 @@ struct Pairs {
 
 TEST(SimtCopyEach, one_launch_takes_rows_of_runs_of_every_width) {
   each_device([](CudaBackend& gpu) {
-    Pairs pairs;
+    TensorPairs pairs;
     for (const CopyCase& c : kTogether) pairs.add(c);
     Context c;
     const int64_t before = simt::launches();
@@ -78,7 +78,7 @@ TEST(SimtCopyEach, one_launch_takes_rows_of_runs_of_every_width) {
 
 TEST(SimtCopyEach, what_one_launch_cannot_take_goes_by_itself) {
   each_device([](CudaBackend& gpu) {
-    Pairs pairs;
+    TensorPairs pairs;
     for (const CopyCase& c : kAlone) pairs.add(c), pairs.add(kTogether[pairs.xs.size()]);
     Context c;
     const int64_t before = simt::launches();
@@ -91,7 +91,7 @@ TEST(SimtCopyEach, what_one_launch_cannot_take_goes_by_itself) {
 TEST(SimtCopyEach, any_number_of_copies_takes_at_most_one_launch) {
   each_device([](CudaBackend& gpu) {
     for (const int count : {0, 1, 2, 47, 48, 49, 200}) {
-      Pairs pairs;
+      TensorPairs pairs;
       for (int i = 0; i < count; ++i)
         pairs.add({"",
                    kFloat32,
