@@ -167,6 +167,7 @@ void DistributedOptimizer::step_in_two_phases(int64_t context_id) {
           "no owner has stepped");
       if (store && runtime.now() >= latest)
         throw rpc::StepInDoubt("step: its preparation took longer than two leases");
+      detail::check_fence(*agent);
     } catch (...) {
       failed = std::current_exception();
     }

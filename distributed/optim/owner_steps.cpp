@@ -74,6 +74,7 @@ void OwnerState::take_step(const std::vector<Tensor>& grads, const std::vector<V
                            MadeId context) {
   try {
     rpc::MutexLock lock(mutex);
+    ledger->check_fence();
     optimizer->step(grads);
   } catch (...) {
     ledger->end(stepped, context, false);
@@ -164,6 +165,7 @@ void OwnerState::decide(int64_t number, bool commit) {
 
 bool OwnerState::resolve(int64_t number, bool commit) {
   step_seam(commit ? "commit" : "abort");
+  if (commit) ledger->check_fence();  // the step stays undecided
   std::unique_ptr<Prepared> step;
   bool mine = false;
   {
@@ -244,7 +246,7 @@ void OwnerState::ask(int64_t number) {
       return;
     } catch (const rpc::RuntimeStopped&) {
       return;
-    } catch (const std::exception&) {  // no answer, none yet, or no memory
+    } catch (const std::exception&) {  // no answer, none yet, no memory, or this worker is fenced
       if (runtime->now() < until) runtime->sleep_for(lease / 16);
     }
   }

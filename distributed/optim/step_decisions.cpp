@@ -4,12 +4,18 @@
 
 #include <weft/distributed/launch/inner/group_keys.h>
 #include <weft/distributed/launch/membership.h>
+#include <weft/distributed/rpc/inner/agent_impl.h>
 
 namespace weft::dist_optim::detail {
 
 std::shared_ptr<rpc::Store> decision_store(rpc::Agent& agent) {
   const auto membership = rpc::Membership::of(agent);
   return membership ? membership->store() : nullptr;
+}
+
+void check_fence(rpc::Agent& agent) {
+  const rpc::AgentCore& core = agent.impl().core;
+  if (core.fence.closed()) std::rethrow_exception(core.fence.error(core.self.name));
 }
 
 std::string decision_key(rpc::Life caller, int64_t optimizer, int64_t number) {

@@ -7,6 +7,7 @@
 #include <iterator>
 
 #include <weft/distributed/autograd/inner/dist_context.h>
+#include <weft/distributed/optim/inner/step_decisions.h>
 #include <weft/distributed/rpc/step_errors.h>
 
 namespace weft::dist_optim::detail {
@@ -103,6 +104,10 @@ MadeId StepLedger::begin(const std::vector<VersionsPtr>& records, int64_t contex
   check(records, context, bound, prepare);
   start(records, context.id, prepare);
   return context.id;
+}
+
+void StepLedger::check_fence() const {
+  if (const auto agent = agent_.lock()) detail::check_fence(*agent);
 }
 
 bool StepLedger::unused(const Doubt& doubt) {

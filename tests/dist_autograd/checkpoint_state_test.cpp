@@ -23,6 +23,7 @@
 #include "support/folder.h"
 #include "support/golden.h"
 #include "support/process.h"
+#include "support/same_state.h"
 
 namespace weft::test {
 
@@ -75,6 +76,7 @@ using dist_autograd::WireCodec;
 using dist_optim::CheckpointOptions;
 using dist_optim::DistributedOptimizer;
 using weft::testing::same_bits;
+using weft::testing::same_state;
 
 namespace fs = std::filesystem;
 
@@ -130,13 +132,6 @@ struct SplitRun {
   DistributedOptimizer optimizer;
   int64_t step = 0;
 };
-
-bool same_state(const nn::NamedTensors& a, const nn::NamedTensors& b) {
-  if (a.size() != b.size()) return false;
-  for (size_t i = 0; i < a.size(); ++i)
-    if (a[i].first != b[i].first || !same_bits(a[i].second, b[i].second)) return false;
-  return true;
-}
 
 /// Gradients travel as int8 between all workers of a run with such edges.
 void round_gradients(Cluster& c, Beside what) {

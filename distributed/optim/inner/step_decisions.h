@@ -16,6 +16,8 @@ namespace weft::dist_optim::detail {
 
 /// The store of the agent's group; null in a static group.
 std::shared_ptr<rpc::Store> decision_store(rpc::Agent& agent);
+/// Throws: Fenced if the lease of the agent's life has run out. Such a life neither steps nor commits.
+void check_fence(rpc::Agent& agent);
 /// The key of a step: the life of its caller, the number of the optimizer there and that of the step.
 std::string decision_key(rpc::Life caller, int64_t optimizer, int64_t number);
 /// Writes a decision unless the other one is there, in one request. Returns the decision that counts: true

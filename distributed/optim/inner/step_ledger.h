@@ -63,6 +63,8 @@ class StepLedger : public std::enable_shared_from_this<StepLedger> {
   /// call. Throws: as begin.
   void begin_in_turn(std::vector<VersionsPtr> records, int64_t context_id, int64_t bound,
                      std::function<void(MadeId context, std::exception_ptr error)> run);
+  /// Before values become visible. Throws: Fenced if this worker is.
+  void check_fence() const;
   /// Ends a step that was begun; `done`: its values are visible.
   void end(const std::vector<VersionsPtr>& records, MadeId context, bool done);
   /// Keeps the records of an undecided step whose optimizer ends, so that others still meet it. They go with
