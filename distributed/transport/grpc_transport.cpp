@@ -271,7 +271,12 @@ LinkTarget GrpcTransport::choose(const PeerAddress& address) const {
       if (!options_.unix_socket || (!address.host_key.empty() && address.host_key != own_.host_key)) continue;
       // a container may share the network and not the folder, and a dead peer's socket is gone
       const std::string path = a.substr(5);
-      const bool seen = is_own_socket(path);
+      const auto user = socket_user(path);
+      const bool seen = user == geteuid();
+      if (user && !seen) {
+        why = str("the socket ", path, " belongs to user ", *user, ", this is user ", geteuid());
+        continue;
+      }
       if (lane_ && is_lane_address(a)) {
         if (seen) return {.address = path, .lane = true};
         continue;

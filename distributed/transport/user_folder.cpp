@@ -255,9 +255,12 @@ void sweep_sockets(const std::string& folder) {
   }
 }
 
-bool is_own_socket(const std::string& path) {
+std::optional<uint32_t> socket_user(const std::string& path) {
   struct stat info {};
-  return lstat(path.c_str(), &info) == 0 && S_ISSOCK(info.st_mode) && info.st_uid == geteuid();
+  if (lstat(path.c_str(), &info) != 0 || !S_ISSOCK(info.st_mode)) return std::nullopt;
+  return info.st_uid;
 }
+
+bool is_own_socket(const std::string& path) { return socket_user(path) == geteuid(); }
 
 }  // namespace weft::rpc::inner

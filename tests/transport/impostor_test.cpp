@@ -7,70 +7,23 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <sstream>
-
 #include <weft/distributed/launch/inner/group_keys.h>
 #include <weft/distributed/launch/inner/member_list.h>
 #include <weft/distributed/launch/membership.h>
 #include <weft/distributed/launch/rendezvous.h>
-#include <weft/distributed/launch/spawn.h>
 #include <weft/distributed/launch/store_service.h>
 #include <weft/distributed/rpc/rpc.h>
 #include <weft/distributed/transport/address.h>
-#include <weft/distributed/wire/inner/wire_format.h>
 
-#include "mailbox.h"
-#include "support/certificates.h"
-#include "support/child_environment.h"
-#include "support/process.h"
+#include "impostor_stage.h"
 
 namespace weft::rpc {
 namespace {
 
-namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 
 int64_t impostor_next(int64_t n) { return n + 1; }
 WEFT_RPC(impostor_next);
-
-// ---- files by which the processes of a test exchange ports and lives
-
-std::string shared_path(const std::string& name) { return str(std::getenv("WEFT_TEST_FOLDER"), "/", name); }
-void put_shared(const std::string& name, const std::string& text) {
-  std::ofstream(shared_path(name + ".new")) << text;
-  fs::rename(shared_path(name + ".new"), shared_path(name));
-}
-bool has_shared(const std::string& name) { return fs::exists(shared_path(name)); }
-std::string await_shared(const std::string& name) {
-  const TimePoint end = std::chrono::steady_clock::now() + 60s;
-  while (!has_shared(name)) {
-    if (std::chrono::steady_clock::now() > end) throw Timeout("no file " + name);
-    usleep(5000);
-  }
-  std::ostringstream text;
-  text << std::ifstream(shared_path(name)).rdbuf();
-  return text.str();
-}
-
-/// Tells the impostor where worker 0 is, or which life this worker is.
-void tell_impostor() {
-  const auto agent = current_agent();
-  std::string lines;
-  for (const std::string& a : agent->transport().addresses().addresses) lines += a + "\n";
-  put_shared(agent->self().id.value == 0 ? "address" : str("life", agent->self().id),
-             agent->self().id.value == 0 ? lines : to_string(agent->life().incarnation));
-}
-
-PeerAddress address_of_0(const std::string& begin) {
-  PeerAddress out;
-  std::istringstream lines(await_shared("address"));
-  for (std::string line; std::getline(lines, line);)
-    if (line.starts_with(begin)) out.addresses.push_back(line);
-  return out;
-}
 
 /// A member that calls worker 0 until the impostor is through, and finds the group as it was.
 int go_on(int rank) {
@@ -86,42 +39,6 @@ int go_on(int rank) {
   barrier();
   rpc::shutdown();
   return 0;
-}
-
-/// A message as an agent sends it.
-std::string raw_message(const Envelope& e) {
-  Message m;
-  {
-    Encoder out(m);
-    out.finish();
-  }
-  seal(m);
-  stamp(m, e);
-  return m.bytes;
-}
-
-/// Speaks to worker 0 as worker 1 with these options; false unless it is refused with `reason`.
-bool is_refused(GrpcOptions options, PeerAddress to, const std::string& reason) {
-  const auto runtime = make_threaded_runtime();
-  Mailbox box(*runtime);
-  options.id = WorkerId{1};
-  options.connect_timeout = 5s;
-  const auto speaker = make_grpc_transport(runtime, std::move(options), box);
-  speaker->add_peer(WorkerId{0}, std::move(to));
-  speaker->send(WorkerId{0}, static_cast<uint8_t>(Kind::kGoodbye), raw_message({}));
-  speaker->send(WorkerId{0}, static_cast<uint8_t>(Kind::kStatus), raw_message({.floor = uint64_t{1} << 61}));
-  speaker->send(WorkerId{0}, static_cast<uint8_t>(Kind::kCall),
-                raw_message({.sequence = uint64_t{1} << 61, .floor = uint64_t{1} << 61}));
-  bool ended = false;
-  for (int i = 0; i < 600 && !ended; ++i)
-    ended = box.wait_for_state(WorkerId{0}, "rejected", 50ms) ||
-            box.wait_for_state(WorkerId{0}, "unreachable", 50ms);
-  const std::string told = box.reason(WorkerId{0});
-  speaker->close();
-  if (ended && box.count == 0 && told.find(reason) != std::string::npos) return true;
-  std::fprintf(stderr, "the impostor was not refused by '%s': '%s', '%s'\n", reason.c_str(),
-               box.states(WorkerId{0}).c_str(), told.c_str());
-  return false;
 }
 
 // ---- the jobs
@@ -179,13 +96,6 @@ int announces_itself() {
   put_shared("refused", "");
   put_shared("done", "");
   return status;
-}
-
-TlsOptions tls_of(const std::string& worker) {
-  const std::string folder = shared_path("certificates/");
-  return {.ca_file = folder + "ca.pem",
-          .certificate_file = folder + worker + ".pem",
-          .key_file = folder + worker + ".key"};
 }
 
 /// A fourth process with a certificate of the authority, for another name, speaks as worker 1.
@@ -275,48 +185,17 @@ int impostor_child(const std::string& job, int rank) {
 constexpr const char* kImpostorChild = "Impostor.a_process_started_by_these_tests_does_its_job";
 TEST(Impostor, a_process_started_by_these_tests_does_its_job) { test::do_job(impostor_child); }
 
-/// Three members and an impostor, with a folder for these files and a private one for sockets.
-struct Stage {
-  Stage() {
-    std::string pattern = fs::temp_directory_path() / "weft-test-XXXXXX";
-    folder = mkdtemp(pattern.data());
-  }
-  ~Stage() { fs::remove_all(folder); }
-  void play(const std::string& job) const {
-    fs::create_directory(folder + "/run");
-    fs::permissions(folder + "/run", fs::perms(0700));
-    test::expect_ended(spawn(
-        {.world_size = 4,
-         .arguments = {str("--gtest_filter=", kImpostorChild), "--gtest_brief=1"},
-         .own_arguments = false,
-         .environment = test::child_environment(
-             {{"WEFT_TEST_JOB", job}, {"WEFT_TEST_FOLDER", folder}, {"XDG_RUNTIME_DIR", folder + "/run"}})}));
-  }
-  std::string folder;
-};
-
 TEST(Impostor, a_hello_of_a_wrong_life_or_without_the_folder_is_refused_with_its_goodbye_and_its_floor) {
-  Stage().play("hello");
+  Stage(kImpostorChild).play("hello");
 }
 TEST(Impostor, a_stranger_that_announces_itself_as_rank_1_is_not_heard_and_rank_1_joins) {
-  Stage().play("rank");
+  Stage(kImpostorChild).play("rank");
 }
-/// With certificates for the members and for "other".
-void play_with_certificates(const std::string& job) {
-#ifdef WEFT_TEST_CERTIFICATES
-  const Stage stage;
-  weft_certs::write_certificates({.folder = stage.folder + "/certificates",
-                                  .workers = {"worker0", "worker1", "worker2", "other"},
-                                  .hosts = {"127.0.0.1", "localhost"},
-                                  .days = 2});
-  stage.play(job);
-#else
-  GTEST_SKIP() << "no headers of OpenSSL: " << job;
-#endif
+TEST(Impostor, a_valid_certificate_of_another_name_is_refused) {
+  play_with_certificates(kImpostorChild, "name");
 }
-TEST(Impostor, a_valid_certificate_of_another_name_is_refused) { play_with_certificates("name"); }
 TEST(Impostor, a_valid_certificate_of_another_name_changes_nothing_at_the_store_of_the_group) {
-  play_with_certificates("store");
+  play_with_certificates(kImpostorChild, "store");
 }
 
 }  // namespace

@@ -82,6 +82,8 @@ std::optional<uint32_t> listening_user(uint16_t port);
 /// Removes the sockets and cookies of dead processes from a folder.
 void sweep_sockets(const std::string& folder);
 
+/// The user of the unix socket at `path`; none: there is no socket, or none that this process can see.
+std::optional<uint32_t> socket_user(const std::string& path);
 /// True if `path` is a unix socket of this process's user.
 bool is_own_socket(const std::string& path);
 
