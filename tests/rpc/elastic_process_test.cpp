@@ -4,6 +4,7 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 #include <filesystem>
 
@@ -35,6 +36,9 @@ Tensor& elastic_weight() {
 }
 int64_t elastic_pid() { return getpid(); }
 WEFT_RPC(elastic_pid);
+std::atomic<bool> g_serves = false;  // init_rpc has returned
+bool elastic_serves() { return g_serves; }
+WEFT_RPC(elastic_serves);
 void elastic_load(const Tensor& w) { elastic_weight() = w.clone().requires_grad_(); }
 WEFT_RPC(elastic_load);
 Tensor elastic_loss(const Tensor& x) {
@@ -77,6 +81,7 @@ int elastic_child(const std::string& job, int) {
   InitOptions options = elastic_options(job.substr(at + 1));
   options.serve_store = job.substr(0, at) == "home";
   init_rpc(job.substr(0, at), options);
+  g_serves = true;
   try {
     serve_until_done();
   } catch (const Fenced& e) {
@@ -89,6 +94,14 @@ TEST(ElasticProcess, a_process_started_by_these_tests_does_its_job) { do_job(ela
 
 Children start_worker(const std::string& name, const std::string& store) {
   return start_job("ElasticProcess.a_process_started_by_these_tests_does_its_job", name + "@" + store, 1);
+}
+
+/// Waits until the worker is a member and serves: the end of its store would end its init_rpc otherwise.
+void wait_until_it_serves(const std::string& name) {
+  wait_for_members({name}, 60s);
+  const TimePoint limit = default_agent()->runtime()->now() + 60s;
+  while (!rpc_sync<elastic_serves>(name) && default_agent()->runtime()->now() < limit)
+    default_agent()->runtime()->sleep_for(5ms);
 }
 
 /// Ends this process's part in the group, also when a check of the test has thrown.
@@ -194,7 +207,7 @@ TEST(ElasticProcess, a_process_that_was_stopped_stays_out_behind_its_successor) 
   const std::string store = str("127.0.0.1:", port.port());
   InGroup in("trainer", store);
   Children first = start_worker("ps", store);
-  wait_for_members({"ps"}, 60s);
+  wait_until_it_serves("ps");
   const auto pid = static_cast<pid_t>(rpc_sync<elastic_pid>("ps"));
   const Life old = default_agent()->life_of(get_worker_info("ps").id);
   ASSERT_EQ(kill(pid, SIGSTOP), 0);
@@ -226,7 +239,7 @@ TEST(ElasticProcess, the_end_of_the_worker_that_serves_the_store_ends_the_group_
     said = why;
     fenced.set();
   });
-  wait_for_members({"ps"}, 60s);
+  wait_until_it_serves("ps");
   ASSERT_EQ(kill(static_cast<pid_t>(rpc_sync<elastic_pid>("home")), SIGKILL), 0);
   ASSERT_TRUE(fenced.wait_until(default_agent()->runtime()->now() + 60s));
   for (const std::string& text : {said, error_of<Fenced>([] { rpc_sync<elastic_pid>("a"); }),
