@@ -21,6 +21,7 @@
 #include "mailbox.h"
 #include "support/certificates.h"
 #include "support/child_environment.h"
+#include "support/folder.h"
 #include "support/process.h"
 
 namespace weft::rpc {
@@ -117,30 +118,27 @@ inline TlsOptions tls_of(const std::string& worker) {
 /// Four processes, with a folder for these files and a private one for sockets.
 struct Stage {
   /// `child`: the test that does the job of a process.
-  explicit Stage(std::string child) : child_test(std::move(child)) {
-    std::string pattern = std::filesystem::temp_directory_path() / "weft-test-XXXXXX";
-    folder = mkdtemp(pattern.data());
-  }
-  ~Stage() { std::filesystem::remove_all(folder); }
+  explicit Stage(std::string child) : child_test(std::move(child)) {}
   void play(const std::string& job) const {
-    std::filesystem::create_directory(folder + "/run");
-    std::filesystem::permissions(folder + "/run", std::filesystem::perms(0700));
+    const std::string sockets = folder / "run";
+    std::filesystem::create_directory(sockets);
+    std::filesystem::permissions(sockets, std::filesystem::perms(0700));
     test::expect_ended(spawn(
         {.world_size = 4,
          .arguments = {str("--gtest_filter=", child_test), "--gtest_brief=1"},
          .own_arguments = false,
          .environment = test::child_environment(
-             {{"WEFT_TEST_JOB", job}, {"WEFT_TEST_FOLDER", folder}, {"XDG_RUNTIME_DIR", folder + "/run"}})}));
+             {{"WEFT_TEST_JOB", job}, {"WEFT_TEST_FOLDER", folder.path}, {"XDG_RUNTIME_DIR", sockets}})}));
   }
   const std::string child_test;
-  std::string folder;
+  test::Folder folder;
 };
 
 /// The same with certificates for four members and for "other".
 inline void play_with_certificates(const std::string& child, const std::string& job) {
 #ifdef WEFT_TEST_CERTIFICATES
   const Stage stage(child);
-  weft_certs::write_certificates({.folder = stage.folder + "/certificates",
+  weft_certs::write_certificates({.folder = stage.folder / "certificates",
                                   .workers = {"worker0", "worker1", "worker2", "worker3", "other"},
                                   .hosts = {"127.0.0.1", "localhost"},
                                   .days = 2});
