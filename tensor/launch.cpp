@@ -318,4 +318,9 @@ void fill_into(const Tensor& y, Scalar value) {
   if (y.numel() != 0) backend_of(y).fill(context(), value, y.view_of());
 }
 
+void watch_large_weight(const Tensor& w) {
+  if (w.device().is_cpu() && (w.dtype() == kFloat32 || w.dtype() == kFloat64))
+    w.body().storage->watch_packs(w.address());
+}
+
 }  // namespace weft::launch

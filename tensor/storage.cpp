@@ -1,5 +1,9 @@
-// Storage. A CPU block of up to 64 bytes is in the same allocation as its header. So one-element tensors need
-// one allocation instead of two.
+// Storage: its memory, and its marks. A CPU block of up to 64 bytes is in the same allocation as its header.
+// So one-element tensors need one allocation instead of two.
+//
+// Packs of operands (kernels/cpu/packs.h) are found by the number of writes to their block. So a block keeps
+// packs only while each write counts: its address has not left the library, the memory is the allocator's
+// own, and no step replaces it. The program's promise for a frozen block counts as much.
 #include <weft/tensor/storage.h>
 
 #include <cstring>
@@ -8,6 +12,8 @@
 
 #include <weft/kernels/accelerator.h>
 #include <weft/kernels/cpu/cpu_backend.h>
+#include <weft/kernels/cpu/packs.h>
+#include <weft/kernels/error.h>
 #include <weft/tensor/inner/free_list.h>
 #include <weft/tensor/inner/parameter_lock.h>
 #include <weft/tensor/inner/tracer.h>
@@ -105,6 +111,47 @@ void Storage::bump_block() {
   const std::lock_guard guard(lock()->mutex);
   lock()->block->count_write();
 }
+
+const char* Storage::read_only_reason() const {
+  return has(kFrozen)
+             ? "is frozen"
+             : "lies in memory that from_blob was given as const, or is the dense copy of a row-wise "
+               "gradient (row_grad() has its values), or the rows of one";
+}
+
+bool Storage::may_keep_packs() const {
+  return device_.is_cpu() && !lock() && !has(kMadeInTrace) && (has(kFrozen) || (!release_ && !has(kExposed)));
+}
+
+void Storage::expose_now() {
+  if (has(kFrozen))
+    throw ValueError(
+        "raw: the tensor is frozen; const_raw() and data<const T>() read it, and clone() is a copy that "
+        "takes writes");
+  mark(kExposed);
+  forget_packs();
+}
+
+void Storage::freeze() {
+  if (lock())
+    throw ValueError("freeze: the parameter is marked concurrent, and optimizer steps replace its memory");
+  mark(kFrozen);
+}
+
+void Storage::watch_packs(const void* operand) {
+  if (!may_keep_packs() || (has(kWatched) && kernels::packs::may_be_watched(operand))) return;
+  kernels::packs::watch(operand, version_);
+  mark(kWatched);
+  if (!may_keep_packs()) end_packs();  // another thread took the address meanwhile
+}
+
+void Storage::end_packs() noexcept {
+  marks_.fetch_and(static_cast<uint8_t>(~kWatched), std::memory_order_relaxed);
+  kernels::packs::forget(version_);
+}
+
+void Storage::pause_packs() const { kernels::packs::pause(version_); }
+void Storage::resume_packs() const noexcept { kernels::packs::resume(version_); }
 
 void Storage::destroy(Storage* s) noexcept {
   if (s->marks_.load(std::memory_order_relaxed) != 0) [[unlikely]]

@@ -264,6 +264,58 @@ bool GrpcTransport::on_accepted(Link& link, const std::string& hello) {
   }
 }
 
+void GrpcTransport::greet(Connection& c, RecordType type, const Hello& hello) {
+  admission_.check_hello(c, type, hello);
+  auto peer = c.outgoing ? c.peer : options_.admit_strangers ? find_or_make(hello.id) : find(hello.id);
+  if (peer == nullptr) peer = std::make_shared<Peer>(hello.id);  // for the refusal alone
+  std::vector<std::shared_ptr<Connection>> old;
+  TimerId timer;
+  bool first = false;
+  MutexLock told(telling_);
+  {
+    MutexLock lock(peer->mutex);
+    admission_.check_peer(c, *peer, hello);
+    MutexLock own(c.mutex);
+    if (c.link == nullptr) return;
+    auto self = std::static_pointer_cast<Connection>(c.link->owner);
+    first = peer->up.empty();
+    // A life connects again only when it has lost the connection that it had made before.
+    if (!c.outgoing) {
+      for (auto& other : peer->up)
+        if (!other->outgoing) old.push_back(other);
+    }
+    c.peer = peer;
+    c.incarnation = hello.incarnation;
+    if (hello.key != 0) peer->shown_key = hello.key, peer->shown_by = hello.incarnation;
+    const bool in_lane = lane_ && &c.link->engine == &*lane_;
+    if (in_lane && memory_ != nullptr && (hello.features & kTakesSegments)) c.shares = memory_->open();
+    if (c.proof.secure && options_.tls && options_.tls->check_names)
+      c.names = std::make_shared<const std::vector<std::string>>(c.proof.names);
+    if (old.empty()) {
+      peer->up.push_back(self);
+    } else {
+      peer->up.insert(peer->up.begin(), self);
+    }
+    peer->was_up = true;
+    peer->silent_ends = 0;
+    ++peer->counters.connects;
+    if (peer->connecting == self) peer->connecting.reset();
+    timer = std::exchange(peer->give_up, {});
+    if (!c.outgoing) {
+      const Hello mine = own_hello(*peer, hello.incarnation, in_lane);
+      if (mine.features & kTakesSegments) c.segments.emplace();
+      write(c, *c.link, frame_of(encode_hello(RecordType::kWelcome, mine)));
+    }
+  }
+  if (!c.outgoing && listener_) listener_->prove(c.proof.peer);
+  if (timer.value != 0) runtime_->cancel(timer);
+  for (auto& other : old) cancel(*other, "the peer has connected again");
+  if (first) tell(peer->id, hello.incarnation, PeerState::kUp, "");
+  told.unlock();
+  MutexLock lock(peer->mutex);
+  pump(*peer);
+}
+
 std::span<char> GrpcTransport::room(Link& link) {
   NoBlockScope scope("a transport callback");
   try {
@@ -394,7 +446,8 @@ void GrpcTransport::on_closed(Link& link, const std::string& link_reason) {
 }
 
 void GrpcTransport::go_on(const std::shared_ptr<Peer>& peer, Connection& c, bool mine, After& after) {
-  if (c.reject.empty() && c.bye.empty() && mine && is_final(*peer, after.reason)) c.reject = after.reason;
+  if (c.reject.empty() && c.bye.empty() && mine && admission_.is_final(*peer, after.reason))
+    c.reject = after.reason;
   if (const uint64_t shares = std::exchange(c.shares, 0); shares != 0) {
     memory_->close(shares);
     for (OutCursor& waiting : peer->bulk)  // they go whole, and the memory is no longer counted

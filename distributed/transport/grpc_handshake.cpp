@@ -31,7 +31,7 @@ bool is_silent_end(const std::string& reason) {
 }
 }  // namespace
 
-bool GrpcTransport::is_final(Peer& peer, std::string& reason) {
+bool Admission::is_final(Peer& peer, std::string& reason) const {
   if (!options_.tls) {
     if (!has_one_of(reason, {"http1.x server"})) return false;
     reason = kNeedsTls;
@@ -53,14 +53,15 @@ bool GrpcTransport::is_final(Peer& peer, std::string& reason) {
 /// For good are the refusals that no retry can end, since the other side's agent then counts this worker as
 /// lost. A member may be added late, and a port and its cookie may get another process. A life whose number
 /// an impostor showed first is the right one all the same: its lease decides.
-void GrpcTransport::turn_away(Connection& c, const std::string& why, bool for_now) const {
+void Admission::turn_away(Connection& c, const std::string& why, bool for_now) {
   if (c.outgoing) c.reject = why;
   c.later = for_now;
   throw WireError(why);
 }
 
 /// Refuses a hello for another worker or life, or of another version. No text tells a life's number.
-void GrpcTransport::check_hello(Connection& c, RecordType type, const Hello& hello) const {
+void Admission::check_hello(Connection& c, RecordType type, const Hello& hello) const {
+  check_proof(c, hello);
   if ((type == RecordType::kWelcome) != c.outgoing)
     turn_away(c, "wire: a hello where a welcome belongs, or the other way round");
   if (hello.version != options_.wire_version) {
@@ -76,7 +77,7 @@ void GrpcTransport::check_hello(Connection& c, RecordType type, const Hello& hel
 }
 
 /// Refuses a life of a worker that is no member, and one beside a connected other.
-void GrpcTransport::check_life(Connection& c, const Peer& peer, const Hello& hello) const {
+void Admission::check_life(Connection& c, const Peer& peer, const Hello& hello) const {
   if (peer.ignored)
     turn_away(c, str("worker ", hello.id, " was removed from the peers of worker ", options_.id));
   const Incarnation expected = peer.address.incarnation;
@@ -100,14 +101,14 @@ void GrpcTransport::check_life(Connection& c, const Peer& peer, const Hello& hel
 }
 
 /// Refuses a connection that shows neither a certificate nor this user's folder.
-void GrpcTransport::check_proof(Connection& c, const Hello& hello) const {
+void Admission::check_proof(Connection& c, const Hello& hello) const {
   if (c.outgoing || c.proof.local || c.proof.secure || secret_.empty()) return;
   if (hello.cookie != secret_)
     turn_away(c, "this port hears the processes of its user: the hello has not the cookie of its file", true);
 }
 
 /// Refuses a certificate that does not have the worker's name.
-void GrpcTransport::check_name(Connection& c, const Peer& peer) const {
+void Admission::check_name(Connection& c, const Peer& peer) const {
   const std::string& name = peer.address.name;
   const auto& names = c.proof.names;
   if (!c.proof.secure || !options_.tls || !options_.tls->check_names || name.empty()) return;
@@ -120,66 +121,16 @@ void GrpcTransport::check_name(Connection& c, const Peer& peer) const {
 
 /// Refuses a hello without the key that the life has shown before. Members are told each other's lives; the
 /// key tells nobody but the peer that it is for.
-void GrpcTransport::check_key(Connection& c, const Peer& peer, const Hello& hello) const {
+void Admission::check_key(Connection& c, const Peer& peer, const Hello& hello) const {
   if (peer.shown_by == hello.incarnation && peer.shown_key != hello.key)
     turn_away(c, str("worker ", hello.id, " has shown another key for this life"), true);
 }
 
-/// Handles a hello (from the connecting side) or a welcome (from the listening side).
-void GrpcTransport::greet(Connection& c, RecordType type, const Hello& hello) {
-  check_proof(c, hello);
-  check_hello(c, type, hello);
-  auto peer = c.outgoing ? c.peer : options_.admit_strangers ? find_or_make(hello.id) : find(hello.id);
-  if (peer == nullptr) peer = std::make_shared<Peer>(hello.id);  // for the refusal alone
-  std::vector<std::shared_ptr<Connection>> old;
-  TimerId timer;
-  bool first = false;
-  MutexLock told(telling_);
-  {
-    MutexLock lock(peer->mutex);
-    check_life(c, *peer, hello);
-    check_name(c, *peer);
-    check_key(c, *peer, hello);
-    if (peer->gone) turn_away(c, "the connection before has just ended", true);
-    MutexLock own(c.mutex);
-    if (c.link == nullptr) return;
-    auto self = std::static_pointer_cast<Connection>(c.link->owner);
-    first = peer->up.empty();
-    // A life connects again only when it has lost the connection that it had made before.
-    if (!c.outgoing) {
-      for (auto& other : peer->up)
-        if (!other->outgoing) old.push_back(other);
-    }
-    c.peer = peer;
-    c.incarnation = hello.incarnation;
-    if (hello.key != 0) peer->shown_key = hello.key, peer->shown_by = hello.incarnation;
-    const bool in_lane = lane_ && &c.link->engine == &*lane_;
-    if (in_lane && memory_ != nullptr && (hello.features & kTakesSegments)) c.shares = memory_->open();
-    if (c.proof.secure && options_.tls && options_.tls->check_names)
-      c.names = std::make_shared<const std::vector<std::string>>(c.proof.names);
-    if (old.empty()) {
-      peer->up.push_back(self);
-    } else {
-      peer->up.insert(peer->up.begin(), self);
-    }
-    peer->was_up = true;
-    peer->silent_ends = 0;
-    ++peer->counters.connects;
-    if (peer->connecting == self) peer->connecting.reset();
-    timer = std::exchange(peer->give_up, {});
-    if (!c.outgoing) {
-      const Hello mine = own_hello(*peer, hello.incarnation, in_lane);
-      if (mine.features & kTakesSegments) c.segments.emplace();
-      write(c, *c.link, frame_of(encode_hello(RecordType::kWelcome, mine)));
-    }
-  }
-  if (!c.outgoing && listener_) listener_->prove(c.proof.peer);
-  if (timer.value != 0) runtime_->cancel(timer);
-  for (auto& other : old) cancel(*other, "the peer has connected again");
-  if (first) tell(peer->id, hello.incarnation, PeerState::kUp, "");
-  told.unlock();
-  MutexLock lock(peer->mutex);
-  pump(*peer);
+void Admission::check_peer(Connection& c, const Peer& peer, const Hello& hello) const {
+  check_life(c, peer, hello);
+  check_name(c, peer);
+  check_key(c, peer, hello);
+  if (peer.gone) turn_away(c, "the connection before has just ended", true);
 }
 
 }  // namespace weft::rpc::inner

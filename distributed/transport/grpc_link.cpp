@@ -179,7 +179,7 @@ void GrpcEngine::expect_connections() {
   grpc_->listening = true;
 }
 
-std::string GrpcEngine::certificate_trouble() { return grpc_->tls ? grpc_->tls->trouble() : ""; }
+std::string GrpcEngine::certificate_trouble() const { return grpc_->tls ? grpc_->tls->trouble() : ""; }
 
 void GrpcEngine::take(int listener, int connection) { grpc_->server->take(listener, connection); }
 

@@ -57,7 +57,7 @@ class GrpcEngine final : public LinkEngine, private Poller {
   void cancel(Link& link, std::string_view reason) override;
   void shutdown() override;
   /// As TlsFiles::trouble; empty without TLS. Any thread.
-  std::string certificate_trouble();
+  std::string certificate_trouble() const;
 
  private:
   struct Grpc;

@@ -128,6 +128,35 @@ class Gate {
   Event empty_;
 };
 
+/// The rules of a handshake. Each check throws WireError for the end of the connection.
+class Admission {
+ public:
+  /// Keeps the references. `secret` may be set later: the cookie's text, which hellos over TCP need.
+  Admission(const GrpcOptions& options, const Incarnation& incarnation, const std::string& secret,
+            const GrpcEngine& grpc)
+      : options_(options), incarnation_(incarnation), secret_(secret), grpc_(grpc) {}
+
+  /// Before the peer is looked up.
+  void check_hello(Connection& c, RecordType type, const Hello& hello) const;
+  void check_peer(Connection& c, const Peer& peer, const Hello& hello) const WEFT_REQUIRES(peer.mutex);
+
+  /// Adds to the reason of a failed attempt. True: trying again cannot help.
+  bool is_final(Peer& peer, std::string& reason) const WEFT_REQUIRES(peer.mutex);
+
+ private:
+  void check_proof(Connection& c, const Hello& hello) const;
+  void check_life(Connection& c, const Peer& peer, const Hello& hello) const WEFT_REQUIRES(peer.mutex);
+  void check_name(Connection& c, const Peer& peer) const WEFT_REQUIRES(peer.mutex);
+  void check_key(Connection& c, const Peer& peer, const Hello& hello) const WEFT_REQUIRES(peer.mutex);
+  /// Ends the handshake with an error. `for_now`: the connecting side may try again.
+  [[noreturn]] static void turn_away(Connection& c, const std::string& why, bool for_now = false);
+
+  const GrpcOptions& options_;
+  const Incarnation& incarnation_;
+  const std::string& secret_;
+  const GrpcEngine& grpc_;  // for trouble with the own certificate
+};
+
 class GrpcTransport final : public Transport, private LinkEvents {
  public:
   GrpcTransport(std::shared_ptr<Runtime> runtime, GrpcOptions options, Receiver& receiver);
@@ -251,20 +280,12 @@ class GrpcTransport final : public Transport, private LinkEvents {
   /// The queue of a peer after the end of a connection. `mine`: it was this side's attempt.
   void go_on(const std::shared_ptr<Peer>& peer, Connection& c, bool mine, After& after)
       WEFT_REQUIRES(peer->mutex);
-  /// Adds to the reason of a failed attempt. True: trying again cannot help.
-  bool is_final(Peer& peer, std::string& reason) WEFT_REQUIRES(peer.mutex);
   void try_again(const std::shared_ptr<Peer>& peer);
 
   class Sink;  ///< decoded records of one connection
 
+  /// Handles a hello (from the connecting side) or a welcome (from the listening side).
   void greet(Connection& c, RecordType type, const Hello& hello);
-  void check_hello(Connection& c, RecordType type, const Hello& hello) const;
-  void check_proof(Connection& c, const Hello& hello) const;
-  void check_name(Connection& c, const Peer& peer) const WEFT_REQUIRES(peer.mutex);
-  void check_key(Connection& c, const Peer& peer, const Hello& hello) const WEFT_REQUIRES(peer.mutex);
-  void check_life(Connection& c, const Peer& peer, const Hello& hello) const WEFT_REQUIRES(peer.mutex);
-  /// Ends the handshake with an error. `for_now`: the connecting side may try again.
-  [[noreturn]] void turn_away(Connection& c, const std::string& why, bool for_now = false) const;
   void loop_back(uint8_t kind, std::string header, std::vector<Payload> payloads);
 
   const std::shared_ptr<Runtime> runtime_;
@@ -286,6 +307,7 @@ class GrpcTransport final : public Transport, private LinkEvents {
   std::optional<CookieFile> cookie_, tls_mark_;  // of the TCP listener; they go before it
   std::string secret_;                           // the cookie's text, which hellos need; empty: none
   GrpcEngine grpc_;
+  const Admission admission_{options_, incarnation_, secret_, grpc_};
   std::shared_ptr<SharedMemory> memory_;  // null: there is no lane, or the option is 0
   std::optional<LaneEngine> lane_;
 };
