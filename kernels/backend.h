@@ -1,8 +1,9 @@
 // The interface between tensors and devices: an abstract Backend, with one object per device. An operation
 // takes a Context and Views whose sizes the caller has checked; the caller allocates the outputs. A backend
-// without one of the operations does not compile. Outputs are overwritten unless the comment says "+=".
-// Floating arithmetic runs in the dtype of the output; the half types compute in float. Where the comment
-// says "absent", a View may have null data: an input that is not given, or an output that is not wanted.
+// must define all operations without a default: they are pure virtual. Outputs are overwritten unless the
+// comment says "+=". Floating arithmetic runs in the dtype of the output; the half types compute in float.
+// Where the comment says "absent", a View may have null data: an input that is not given, or an output that
+// is not wanted.
 #pragma once
 
 #include <cstddef>
@@ -37,7 +38,7 @@ struct PointwiseParams {
 /// The loop of a pointwise operation over n elements of contiguous operands. p[0] is written, and p[1..] are
 /// read. p[0] may equal an input.
 using PointwiseRow = void (*)(const PointwiseParams& params, void* const* p, int64_t n);
-/// A launch may run a row directly, on the calling thread, for up to this many elements.
+/// For up to this many elements, a launch may call a PointwiseRow directly, on the calling thread.
 inline constexpr int64_t kRowElements = 8192;
 
 /// Key of a counter-based draw, the same on every device and for any thread count. Element i of a call uses
@@ -48,8 +49,8 @@ struct PhiloxKey {
   uint64_t offset = 0;
 };
 
-/// The cross entropy of a linear layer, x [R, I], w [K, I], bias [K] or absent, and its gradients. All are
-/// contiguous and of one floating dtype but target, int64 [R], and g, which may be broadcast.
+/// The cross entropy of a linear layer, x [R, I], w [K, I], bias [K] or absent, and its gradients. All views
+/// are contiguous and of one floating dtype, except target, int64 [R], and g, which may be broadcast.
 struct LinearLossViews {
   View x, w, bias;
   View target, weight;  ///< as of Backend::cross_entropy
@@ -62,11 +63,10 @@ struct LinearLossViews {
 /// rows that do not overlap. No size is 0.
 struct AttentionViews {
   View q, k, v;
-  /// [B, H, L, S], any strides: added, of accumulate_type(q's dtype); or bool, false where a key takes no
-  /// part.
+  /// [B, H, L, S], any strides: of accumulate_type(q's dtype), added; or bool, false where a key is left out.
   View mask;
   double scale = 1;
-  bool causal = false;  ///< row i takes the keys 0 .. i
+  bool causal = false;  ///< row i attends to keys 0 .. i
   View y;               ///< [B, H, L, F], contiguous
   View stats;           ///< [B, H, L, 2], contiguous, of accumulate_type(q's dtype), for backward
   View dy;              ///< y's sizes, dense rows
@@ -83,6 +83,7 @@ struct RnnLayer {
   int reserve_width() const { return mode == RnnMode::kLstm ? 6 : mode == RnnMode::kGru ? 4 : 1; }
 };
 
+/// The inputs of one direction of one layer.
 struct RnnInputs {
   View x;           ///< [T, N, I]
   View h0;          ///< [N, H]
@@ -90,13 +91,15 @@ struct RnnInputs {
   View w_ih, w_hh;  ///< [G*H, I], [G*H, H]
   View b_ih, b_hh;  ///< [G*H] or absent
 };
+/// The outputs for RnnInputs.
 struct RnnOutputs {
   View y;        ///< [T, N, H], may be strided (half of a bidirectional output)
   View hn, cn;   ///< [N, H]; cn LSTM only
   View reserve;  ///< of the sizes that Backend::rnn_reserve returns; absent if no backward will follow
 };
+/// The gradients of RnnInputs.
 struct RnnGrads {
-  View dx, dh0, dc0, dw_ih, dw_hh, db_ih, db_hh;  ///< sizes of the inputs; absent = not wanted; overwritten
+  View dx, dh0, dc0, dw_ih, dw_hh, db_ih, db_hh;  ///< sizes of the inputs; absent: not wanted; overwritten
 };
 
 /// A stack of recurrent layers of one kind, each in one direction or in both. With both, a layer's output has
@@ -107,32 +110,36 @@ struct RnnStack {
   int64_t layers = 1;
   bool both = false;
   double dropout = 0;      ///< on the output of every layer but the last
-  PhiloxKey key = {};      ///< of this call's dropout; its masks may differ from Backend::dropout's
+  PhiloxKey key = {};      ///< key of this call's dropout; the masks may differ from Backend::dropout's
   uint64_t key_epoch = 0;  ///< Generator::epoch of the key's generator
   int64_t directions() const { return both ? 2 : 1; }
   int64_t cells() const { return layers * directions(); }
 };
+/// The weights of one cell of a stack.
 struct RnnWeights {
   View w_ih, w_hh;  ///< [G*H, columns of the layer's input], [G*H, H]
   View b_ih, b_hh;  ///< [G*H] or absent
 };
+/// The inputs of a stack.
 struct RnnStackInputs {
   View x;       ///< [T, N, I]
   View h0, c0;  ///< [cells, N, H]; c0 LSTM only
   std::span<const RnnWeights> cells;
 };
+/// The outputs of a stack.
 struct RnnStackOutputs {
   View y;       ///< [T, N, directions * H]
   View hn, cn;  ///< [cells, N, H]; cn LSTM only
   /// of rank 1 and the sizes that Backend::rnn_stack returns; absent if no backward will follow
   View weights, reserve;
 };
+/// The gradients of RnnStackInputs.
 struct RnnStackGrads {
-  View dx, dh0, dc0;                  ///< absent = not wanted; overwritten
-  std::span<const RnnWeights> cells;  ///< the same for each
+  View dx, dh0, dc0;                  ///< absent: not wanted; overwritten
+  std::span<const RnnWeights> cells;  ///< the gradients of each cell's weights; absent: not wanted
 };
-/// Sizes, in elements of x's dtype, of the buffers that a stack keeps for its backward. One has the weights
-/// in the backend's format, the other the rest.
+/// Sizes, in elements of x's dtype, of the buffers that a stack keeps for its backward. `weights` holds the
+/// weights in the backend's format, `reserve` everything else.
 struct RnnStackRoom {
   int64_t weights = 0, reserve = 0;
 };
@@ -158,8 +165,8 @@ class WEFT_API Backend {
   /// y = x converted to y's dtype, any strides; x may be broadcast.
   virtual void copy(Context&, View x, View y) = 0;
   virtual void fill(Context&, Scalar value, View y) = 0;
-  /// The row with which the operation computes contiguous inputs of dtype t, in host memory. Null if there is
-  /// none, or if the operation needs more than the row: callers then make the full call.
+  /// The function that computes the operation over contiguous inputs of dtype t in host memory. Null if there
+  /// is none, or if the operation needs more than that function: callers then make the full call.
   virtual PointwiseRow row(Unary, DType) const { return nullptr; }
   virtual PointwiseRow row(Binary, DType) const { return nullptr; }
   virtual PointwiseRow row(Ternary, DType) const { return nullptr; }
@@ -172,8 +179,7 @@ class WEFT_API Backend {
   /// Mean and variance (divided by K - correction) over the last dim, in two passes: x [R, K] -> mean, var
   /// [R].
   virtual void mean_var(Context&, int64_t correction, View x, View mean, View var) = 0;
-  /// Sums or products (kSum, kProd) of the elements up to each along `dim`; x and y have one dtype, floating
-  /// or int64.
+  /// Cumulative sums or products (kSum, kProd) along `dim`; x and y have the same dtype, floating or int64.
   virtual void cumulate(Context&, Reduce op, int dim, View x, View y) = 0;
   /// Sorted along the last dim of x [R, K], stable; values [R, k], indices int64 [R, k]; k <= K (k < K:
   /// top-k).
@@ -199,7 +205,7 @@ class WEFT_API Backend {
   virtual void cross_entropy_backward(Context&, View x, View log_sums, View target, View weight,
                                       int64_t ignore, double smoothing, View g, View dx) = 0;
   /// loss = cross_entropy(x w^T + bias, target), and the gradients of sum(g * loss), in one call. Returns
-  /// false, with nothing written, if the backend has no such kernel for these sizes; callers then go by
+  /// false, with nothing written, if the backend has no such kernel for these sizes; callers then process
   /// blocks of rows. Throws: as cross_entropy.
   virtual bool linear_cross_entropy(Context&, const LinearLossViews&, int64_t /*ignore*/,
                                     double /*smoothing*/) {
@@ -250,7 +256,7 @@ class WEFT_API Backend {
 
   // Recurrent layers.
   /// Sizes of the reserve that rnn_forward fills for these inputs, in their dtype: [T, N, reserve_width * H]
-  /// by default. cuDNN keeps an opaque block, of rank 1; rnn_backward tells the two apart by the rank.
+  /// by default. cuDNN keeps an opaque block, of rank 1; rnn_backward distinguishes the two by the rank.
   virtual Shape rnn_reserve(Context&, const RnnLayer&, const RnnInputs&);
   virtual void rnn_forward(Context&, const RnnLayer&, const RnnInputs&, const RnnOutputs&) = 0;
   /// dy [T, N, H], dhn and dcn [N, H] may be absent.
@@ -262,7 +268,7 @@ class WEFT_API Backend {
   virtual std::optional<RnnStackRoom> rnn_stack(Context&, const RnnStack&, const RnnStackInputs&) {
     return std::nullopt;
   }
-  /// Only for a stack for which rnn_stack returned sizes.
+  /// May be called only for a stack for which rnn_stack returned sizes.
   virtual void rnn_stack_forward(Context&, const RnnStack&, const RnnStackInputs&, const RnnStackOutputs&);
   /// dy, dhn and dcn, of the sizes of y, hn and cn, may be absent.
   virtual void rnn_stack_backward(Context&, const RnnStack&, const RnnStackInputs&, const RnnStackOutputs&,
@@ -270,8 +276,8 @@ class WEFT_API Backend {
 
   // Lists of tensors in one call.
   /// One pass of the update rule over every tensor (step.h), all of `dtype`. While recording(), `next` makes
-  /// the functors of each replay; without it all replays use those of `tensors`. If `skip` is not null and
-  /// this float64 on the device is non-zero when the step runs, the step changes nothing.
+  /// the functors of each replay; without `next` all replays use the functors in `tensors`. If `skip` is not
+  /// null and this float64 on the device is non-zero when the step runs, the step changes nothing.
   virtual void step(Context&, const StepKernel&, DType dtype, std::span<const StepTensor>,
                     const NextStep& next = nullptr, const double* skip = nullptr) = 0;
   /// out[i] = sum over tensor i of |x|^p in float64 (p = infinity: max |x|); contiguous views.
@@ -279,8 +285,8 @@ class WEFT_API Backend {
   /// x *= factor for every tensor.
   virtual void scale(Context&, double factor, std::span<const View> xs) = 0;
   /// norm (one float64) = the p-norm of all xs together, from their powers added in order; x *= min(1,
-  /// max_norm / (norm + 1e-6)). With a `factor` (one float64), that number goes there, and the xs are only
-  /// read. An asynchronous device does not wait for the norm.
+  /// max_norm / (norm + 1e-6)). If `factor` (one float64) is given, that multiplier is written there, and the
+  /// xs are only read. An asynchronous device does not wait for the norm.
   virtual void clip_norm(Context&, double max_norm, double p, std::span<const View> xs, View norm,
                          View factor = View()) = 0;
   /// x *= state.inverse for every tensor; state.nonfinite = 1 if a result is not finite. state: float64 [4],

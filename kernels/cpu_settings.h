@@ -7,7 +7,7 @@
 
 namespace weft {
 
-/// Threads that CPU kernels called from this thread use (>= 1): the number of the innermost ThreadScope, else
+/// Number of threads (>= 1) for CPU kernels called from this thread: that of the innermost ThreadScope, else
 /// of the process. Results have the same bits for any number.
 WEFT_API int num_threads();
 /// Sets the number for the process. The default is OMP_NUM_THREADS, else the number of usable cores.
@@ -30,12 +30,12 @@ class WEFT_API ThreadScope {
 /// start.
 WEFT_API const char* cpu_isa();
 /// Sets the instruction set for later calls.
-/// Throws: ValueError for an unknown name, or one that the machine lacks.
+/// Throws: ValueError for an unknown name, or a set that the machine lacks.
 WEFT_API void set_cpu_isa(const char* name);
 
-/// On which the bits of products in float32 depend: the instruction set, the table of engines, the version of
-/// oneDNN, and WEFT_GEMM or WEFT_AUTOTUNE where they are set. Equal texts of one version of weft: equal bits
-/// for equal products, unless the process autotunes or takes MKL.
+/// The settings that decide the bits of float32 products: the instruction set, the table of engines, the
+/// version of oneDNN. WEFT_GEMM and WEFT_AUTOTUNE are included if set. In one version of weft, equal texts
+/// mean equal bits for equal products, unless the process autotunes or uses MKL.
 /// Example: "avx512, table 3817265401, oneDNN 2.6.3".
 /// Throws: ValueError for a value of WEFT_GEMM or WEFT_AUTOTUNE that products would refuse.
 WEFT_API std::string product_engines();

@@ -31,6 +31,7 @@ struct WEFT_API Device {
 
 inline constexpr Device kCpu{};
 
+/// "cpu" or "cuda:1".
 WEFT_API std::string to_string(Device device);
 WEFT_API std::ostream& operator<<(std::ostream& out, const Device& device);
 

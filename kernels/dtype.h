@@ -79,7 +79,7 @@ constexpr bool is_half(DType t) { return t == DType::kFloat16 || t == DType::kBF
 /// The dtype in which sums of `t` accumulate: float32 for the half types, int64 for integers and bool.
 constexpr DType accumulate_type(DType t) { return is_half(t) ? kFloat32 : is_floating(t) ? t : kInt64; }
 
-/// The common type of two tensors: the wider one, floating beats integer, float16 with bfloat16 gives
+/// The common type of two tensors: the wider type; floating beats integer; float16 with bfloat16 gives
 /// float32.
 constexpr DType promote(DType a, DType b) {
   if (is_half(a) && is_half(b) && a != b) return kFloat32;

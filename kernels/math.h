@@ -128,7 +128,7 @@ WEFT_HD inline float short_normal_cdf(float x) {
   return x < 0 ? tail : x != x ? x : 1 - tail;
 }
 
-/// tanh by e^2a - 1, whose factor 2^n needs no second step for the a that matter.
+/// tanh by e^2a - 1. The result is 1 for a >= 9.5, so the factor 2^n needs no second step.
 WEFT_HD inline float short_tanh(float x) {
   float a = std::fabs(x);
   a = a > 9.5f ? 9.5f : a;

@@ -18,7 +18,7 @@ struct MemoryStats {
 
 /// Statistics of the CPU allocator; exact if no other thread allocates meanwhile.
 WEFT_API MemoryStats memory_stats();
-/// Returns cached free blocks (the shared ones and those of the calling thread) to the operating system.
+/// Returns cached free blocks (the shared blocks and the calling thread's) to the operating system.
 WEFT_API void empty_cache();
 
 }  // namespace weft

@@ -1,6 +1,6 @@
 // The table of pointwise operations: one row per operation, and a functor of the same name in
-// inner/functors.h. The class in a row gives the input and result dtypes. Backends instantiate exactly these
-// rows, so a new operation needs a row and a functor.
+// inner/functors.h. The class in a row determines the input and result dtypes. Backends instantiate exactly
+// these rows, so a new operation needs a row and a functor.
 //   kFloat  floating types only, same type out      kNumeric  all but bool, same type out
 //   kAny    every type, same type out               kTest     every type, bool out
 //   kBits   bool and integers, same type out
@@ -12,6 +12,7 @@
 
 namespace weft {
 
+/// The dtypes of a pointwise operation, by the classes at the head of this file.
 enum class OpClass : uint8_t { kFloat, kNumeric, kAny, kTest, kBits };
 
 // y = f(x; s, t) with up to two scalar parameters.
@@ -125,6 +126,7 @@ constexpr bool takes(OpClass c, DType t) {
 }
 
 #define WEFT_ENUMERATOR(name, cls) k##name,
+/// The operations of the table, by number of operands.
 enum class Unary : uint8_t { WEFT_UNARY_OPS(WEFT_ENUMERATOR) kCount };
 enum class Binary : uint8_t { WEFT_BINARY_OPS(WEFT_ENUMERATOR) kCount };
 enum class Ternary : uint8_t { WEFT_TERNARY_OPS(WEFT_ENUMERATOR) kCount };

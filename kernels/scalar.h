@@ -15,7 +15,7 @@ namespace weft {
 struct Scalar {
   double d = 0;          ///< the value; for a large int64 the nearest double
   int64_t i = 0;         ///< the value if integral
-  bool integral = true;  ///< made from an integer; one above int64's range becomes the nearest double
+  bool integral = true;  ///< made from an integer; beyond int64's range it becomes the nearest double
 
   constexpr Scalar() = default;
   template <class T>
@@ -26,7 +26,7 @@ struct Scalar {
   }
 
   /// Whether a T can hold the value. A bool holds every number, an integer type whole numbers of its range. A
-  /// floating type holds all numbers except finite ones beyond its largest.
+  /// floating type holds all numbers except finite numbers beyond its largest.
   template <class T> constexpr bool fits() const {
     if constexpr (std::is_same_v<T, bool>) {
       return true;

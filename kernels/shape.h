@@ -15,7 +15,7 @@ namespace weft {
 inline constexpr int kMaxDims = 8;
 
 /// Up to eight int64 values inline. A single number converts to a list of one: `x.sum(0)`, `zeros(3)`.
-/// Throws: ShapeError for more than eight.
+/// Throws: ShapeError for more than eight values.
 class WEFT_API Shape {
  public:
   constexpr Shape() = default;
@@ -101,7 +101,8 @@ constexpr bool is_row_major(const Shape& sizes, const Shape& strides) {
 /// int64.
 WEFT_API int64_t checked_numel(const char* what, const Shape& sizes);
 /// The common sizes under broadcasting.
-/// Throws: ShapeError that names `what` and both shapes if there are none or their product exceeds int64.
+/// Throws: ShapeError that names `what` and both shapes if they do not broadcast or the product exceeds
+/// int64.
 WEFT_API Shape broadcast(const char* what, const Shape& a, const Shape& b);
 /// `dim`, counted from the end if negative, in [0, ndim). Throws: IndexError for a dim outside.
 WEFT_API int wrap_dim(const char* what, int64_t dim, int ndim);

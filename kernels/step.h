@@ -17,7 +17,8 @@ inline constexpr int kMaxStepState = 4;
 
 /// One parameter of a fused step: flat, contiguous memory of one dtype. A parameter of a half type has a
 /// float32 master, which the rule updates, and float32 state. The parameter gets the master's rounded value.
-/// Where it is not that value before the step, something else has written it, and the master follows it.
+/// If the parameter differs from that value before a step, something else has written it, and its value
+/// becomes the master.
 struct StepTensor {
   void* param = nullptr;  ///< read; written unless `out` is set
   /// destination of the new value if the old block must be kept (copy on write), else null
@@ -33,7 +34,7 @@ struct StepTensor {
 };
 
 /// A functor compiled for the CPU: updates elements [begin, end) of one tensor, of float32 or float64. Other
-/// backends look up their form of it by name.
+/// backends look up their own form by name.
 struct StepKernel {
   const char* name = "";
   void (*run_f32)(const StepTensor& t, int64_t begin, int64_t end) = nullptr;

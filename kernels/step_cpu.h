@@ -12,8 +12,8 @@
 //   static constexpr StepKernel kernel = make_step_kernel<Momentum>("Momentum");
 //
 // V holds one register of floats or doubles. Its instruction set is chosen at run time (weft::cpu_isa()) and
-// does not depend on the caller's compiler flags. Each set has a vector class whose operators are compiled
-// for it. So is the loop over a tensor, which inlines the functor (attribute flatten; from -O1 on).
+// does not depend on the caller's compiler flags. Each set has a vector class, whose operators are compiled
+// for that set. The loop over a tensor is too, and it inlines the functor (attribute flatten; from -O1 on).
 //
 // V has + - * / with V, double or int on either side, unary -, and += -= *= /=. The comparisons < <= > >= ==
 // give a mask V::Mask, and & | ~ combine masks. The functions are sqrt(x), abs(x), max(a, b), min(a, b) and
@@ -154,7 +154,7 @@ WEFT_STEP_VECTOR(double, kAvx512, 64, WEFT_STEP_AVX512)
 #undef WEFT_STEP_VECTOR
 
 /// The least length, in elements, of a quarter of a range whose quarters are stepped side by side. A core
-/// fetches several places of memory at once faster than one alone.
+/// fetches from several places of memory at once faster than from one.
 inline constexpr int64_t kLeastPlace = 1024;
 
 /// The functor over elements [begin, end): whole registers, then the rest. The rest is the end of a whole

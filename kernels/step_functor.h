@@ -8,7 +8,7 @@
 
 namespace weft {
 
-/// The functors of a rule with several, each with a separate kernel name.
+/// The functors of a rule that has several, each with a separate kernel name.
 template <class... F> struct StepFunctors {};
 
 /// The name of a functor's kernel: F::kKernelName, else F::kName, else `otherwise`.

@@ -7,6 +7,7 @@
 
 namespace weft {
 
+/// A tensor in the form of kernel arguments.
 struct View {
   void* data = nullptr;
   DType dtype = DType::kFloat32;

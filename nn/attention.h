@@ -5,6 +5,7 @@
 
 namespace weft::nn {
 
+/// Options of MultiheadAttention.
 struct MultiheadAttentionOptions {
   double dropout = 0;  ///< probability, of the softmax in training; draws from the module's generator()
   bool bias = true;
@@ -13,11 +14,11 @@ struct MultiheadAttentionOptions {
   Generator* generator = nullptr;  ///< for the initial values; null: the process's default
 };
 
-/// The keys that a row takes. As in scaled_dot_product_attention, false in a bool mask leaves a key out.
+/// The keys that a row attends to. As in scaled_dot_product_attention, false in a bool mask leaves a key out.
 struct AttentionMasks {
   Tensor mask{};         ///< bool, or floating to be added; [L, S], or broadcasts to [N, heads, L, S]
   Tensor key_padding{};  ///< bool [N, S], or [S] without a batch; true where the key is padding: left out
-  bool causal = false;   ///< row i takes the keys 0 .. i only
+  bool causal = false;   ///< row i attends to keys 0 .. i only
 };
 
 /// Attention by `heads` slices of E / heads numbers. Each row of q takes a mean of the rows of v, weighted by
@@ -33,7 +34,7 @@ class WEFT_API MultiheadAttention : public Module {
   /// Throws: ShapeError for sizes that do not fit. DTypeError if q, k or v and the weights have different
   /// dtypes outside an Autocast, and for a key_padding that is not bool.
   Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionMasks& masks = {}) const;
-  /// Of x to itself. One product makes q, k and v.
+  /// Self-attention of x. One product makes q, k and v.
   Tensor forward(const Tensor& x, const AttentionMasks& masks = {}) const { return forward(x, x, x, masks); }
   void reset_parameters(Generator* generator = nullptr);
   std::string name() const override;

@@ -2,8 +2,8 @@
 // generator or default_generator(), and returns its argument. Fans: the first dim is `out`, the second `in`;
 // the sizes of further dims multiply both.
 //   nn::init::xavier_uniform_(layer.weight);
-// Each one throws DTypeError for integers and for numbers that the dtype cannot hold, and ValueError for
-// memory given as const. Those with fans throw as fan().
+// Each function throws DTypeError for integers and for numbers that the dtype cannot hold. It throws
+// ValueError for memory given as const. Functions that use fans throw as fan() does.
 #pragma once
 
 #include <utility>
@@ -29,7 +29,7 @@ WEFT_API Tensor xavier_normal_(Tensor t, double gain = 1, Generator* generator =
 WEFT_API Tensor kaiming_uniform_(Tensor t, double slope = 0, Generator* generator = nullptr);
 /// N(0, 2 / ((1 + slope^2) * in)).
 WEFT_API Tensor kaiming_normal_(Tensor t, double slope = 0, Generator* generator = nullptr);
-/// An orthogonal matrix times gain: rows are orthonormal, or columns if these are fewer.
+/// An orthogonal matrix times gain: its rows are orthonormal, or its columns if there are fewer of them.
 /// Shape: [out, ..], flattened to two dims. Throws: ShapeError for fewer than two dims.
 WEFT_API Tensor orthogonal_(Tensor t, double gain = 1, Generator* generator = nullptr);
 

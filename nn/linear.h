@@ -1,11 +1,13 @@
 // Linear, Embedding and LayerNorm. Names and layouts of their parameters as in PyTorch checkpoints. A tensor
-// that is assigned to weight or bias is listed from then on: `decoder.weight = encoder.weight` ties them.
+// assigned to weight or bias is the layer's parameter from then on. So `decoder.weight = encoder.weight` ties
+// both.
 #pragma once
 
 #include <weft/nn/module.h>
 
 namespace weft::nn {
 
+/// Options of Linear.
 struct LinearOptions {
   bool bias = true;
   DType dtype = kFloat32;
@@ -25,11 +27,12 @@ class WEFT_API Linear : public Module {
   Tensor weight, bias;
 };
 
+/// Options of Embedding.
 struct EmbeddingOptions {
   int64_t padding_idx = -1;  ///< a row that stays zero and gets no gradient; -1: none
   DType dtype = kFloat32;
   Generator* generator = nullptr;
-  /// the gradient of weight has the rows of the look-ups alone (RowGrad, autograd/tape/row_grad.h)
+  /// the gradient of weight has only the rows that were looked up (RowGrad, autograd/tape/row_grad.h)
   bool sparse = false;
 };
 

@@ -8,9 +8,9 @@
 //     Policy() { add("affine1", affine1); add("affine2", affine2); }
 //     Tensor forward(const Tensor& x) { return softmax(affine2.forward(relu(affine1.forward(x))), -1); }
 //   };
-// A tensor is registered with its member: add("scale", &Policy::scale, ones({2})). The module then lists the
-// tensor that the member holds at that time. So weights are tied by `b.weight = a.weight`; make the optimizer
-// afterwards, since it keeps the tensors it was given.
+// A tensor is registered with its member: add("scale", &Policy::scale, ones({2})). The module always lists
+// the tensor that the member holds at that moment. So weights are tied by `b.weight = a.weight`; create the
+// optimizer afterwards, since it keeps the tensors that it gets.
 // Thread safety: reading (forward, parameters) from several threads is safe; registering, loading and moving
 // to a device are not.
 #pragma once
@@ -50,7 +50,7 @@ class WEFT_API Module {
   /// listed once.
   std::vector<Tensor> parameters() const;
   /// The same with dotted names ("rnn.weight_ih_l0"), a tied tensor under each of its names; without
-  /// `recurse` only those of this module.
+  /// `recurse` only the parameters of this module.
   NamedTensors named_parameters(bool recurse = true) const;
   NamedTensors named_buffers(bool recurse = true) const;
   /// This module ("") and all its descendants, with dotted names.
@@ -60,7 +60,8 @@ class WEFT_API Module {
   Module& train(bool on = true);
   Module& eval() { return train(false); }
   bool is_training() const { return training_; }
-  /// Takes the training mode of each module and requires_grad of each parameter from those of the same name.
+  /// Copies the training mode of each module and requires_grad of each parameter from the namesakes in
+  /// `source`.
   void copy_modes(const Module& source);
 
   /// Clears the gradients of all parameters.
@@ -86,19 +87,19 @@ class WEFT_API Module {
   /// Moves all parameters and buffers in place, so that other handles to them change too, and clears their
   /// gradients.
   void to(Device device);
-  /// The same with a conversion of those that are floating.
+  /// The same, but converts the floating parameters and buffers to `dtype`.
   void to(DType dtype);
 
   /// Gives this module and each descendant a separate random stream, keyed by the seed, `prefix` and the
   /// dotted name. Dropout then draws the same numbers when parts of the model run in different processes.
   void seed(uint64_t seed, std::string_view prefix = {});
-  /// The states of the streams set by seed(), by dotted module name ("" for this one), each int64 [2]
+  /// The states of the streams set by seed(), by dotted module name ("" for this module), each int64 [2]
   /// (tensor/random_state.h).
   StateDict generator_state() const;
-  /// Restores the streams of the named modules; all others use default_generator(). Throws, before any
-  /// change: ValueError that names an unknown module or a tensor that is no stream.
+  /// Restores the streams of the named modules; all other modules then use default_generator(). Throws,
+  /// before any change: ValueError that names an unknown module or a tensor that is no stream.
   void load_generator_state(const StateDict& state);
-  /// The generator of this module: the one set by seed(), else default_generator().
+  /// This module's generator: its stream from seed(), else default_generator().
   Generator& generator() const;
 
   /// Class name with arguments, "Linear(in=4, out=128)".
@@ -109,9 +110,9 @@ class WEFT_API Module {
   friend WEFT_API std::ostream& operator<<(std::ostream& out, const Module& module);
 
  protected:
-  /// Assigns the parameter (requires grad) to the member and registers the member. It may be undefined, then
-  /// and later: the module does not list it while it is. A tensor that is assigned to the member later trains
-  /// if it requires grad. Throws: ValueError for a name that is already used.
+  /// Assigns the parameter (requires grad) to the member and registers the member. While the member is
+  /// undefined, the module does not list it. A tensor assigned to the member later trains if it requires
+  /// grad. Throws: ValueError for a name that is already used.
   template <class M> void add(std::string name, Tensor M::*member, Tensor parameter) {
     if (parameter.defined() && !parameter.requires_grad()) parameter.requires_grad_();
     add_member(std::move(name), member, std::move(parameter), false);
@@ -119,8 +120,8 @@ class WEFT_API Module {
   template <class M> void add_buffer(std::string name, Tensor M::*member, Tensor buffer) {
     add_member(std::move(name), member, std::move(buffer), true);
   }
-  /// Registers a parameter (requires grad) and returns it. The module lists this tensor, also after a member
-  /// that held it has been assigned another one.
+  /// Registers a parameter (requires grad) and returns it. The module keeps listing this tensor, even if a
+  /// member that held it is assigned another tensor.
   Tensor add(std::string name, Tensor parameter);
   Tensor add_buffer(std::string name, Tensor buffer);
   /// Registers a child; its destructor removes it. Throws: ValueError for a name that is already used.

@@ -11,6 +11,7 @@
 
 namespace weft::nn {
 
+/// Options of LSTM, GRU and RNN.
 struct RnnOptions {
   int64_t num_layers = 1;
   double dropout = 0;  ///< on the output of every layer but the last, in training

@@ -7,6 +7,7 @@
 
 namespace weft::nn {
 
+/// Options of LSTMCell, GRUCell and RNNCell.
 struct CellOptions {
   bool bias = true;
   DType dtype = kFloat32;

@@ -53,9 +53,9 @@ class WEFT_API CheckpointPart {
     }
   }
   CheckpointPart(std::string name, Generator& generator);
-  /// Loading writes the values into the tensor if the stored one has its dtype and sizes. Otherwise, or if
-  /// the stored one is undefined, this handle is assigned the stored tensor, on the same device. That is
-  /// refused for a tensor that requires grad.
+  /// Loading writes the values into the tensor if the stored tensor has its dtype and sizes. Otherwise, or if
+  /// the stored tensor is undefined, loading assigns it to this handle, on the same device. A tensor that
+  /// requires grad refuses that.
   CheckpointPart(std::string name, Tensor& tensor);
   /// An integer, bool or floating number.
   template <class N>
@@ -71,7 +71,8 @@ class WEFT_API CheckpointPart {
   Callback<State()> save, save_streams;
   Callback<void(const State&)> load, load_streams;  ///< load_streams is empty except for modules
   bool optional = false;                            ///< a file without it leaves the object alone
-  bool remote = false;  ///< elsewhere: a load that throws may have been done (T::kLoadsRemotely)
+  /// The object is on another worker: a load that throws may have taken effect (T::kLoadsRemotely).
+  bool remote = false;
 
  private:
   CheckpointPart(std::string name, Callback<State()> save, Callback<void(const State&)> load);
@@ -108,7 +109,7 @@ WEFT_API void save_checkpoint(const std::string& path, const std::vector<Checkpo
 /// Loads all parts. The default generator is the part "default_generator".
 /// Throws: IoError for a file that cannot be read, is no checkpoint, or is damaged. ValueError that lists
 /// missing parts and, if `strict`, parts of the file that the list lacks. The error of a part that does not
-/// fit, with its name. After an error all objects have their previous values.
+/// fit, with the part's name. After an error all objects have their previous values.
 WEFT_API void load_checkpoint(const std::string& path, const std::vector<CheckpointPart>& parts,
                               bool strict = true);
 

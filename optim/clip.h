@@ -16,8 +16,8 @@ namespace weft::optim {
 WEFT_API double clip_grad_norm(std::span<const Tensor> params, double max_norm, double p = 2,
                                bool error_if_nonfinite = false);
 
-/// The same without waiting for the device; it waits only if the gradients are on several devices. Returns
-/// the norm as a float64 tensor [] on the gradients' device.
+/// The same without waiting for the device, unless the gradients are on several devices. Returns the norm as
+/// a float64 tensor [] on the gradients' device.
 /// Throws: ValueError for a negative max_norm or p <= 0.
 WEFT_API Tensor clip_grad_norm_async(std::span<const Tensor> params, double max_norm, double p = 2);
 
@@ -25,7 +25,7 @@ WEFT_API Tensor clip_grad_norm_async(std::span<const Tensor> params, double max_
 struct GradNorm {
   Tensor total, factor;
 };
-/// The numbers of clip_grad_norm_async for these gradients, which stay as they are.
+/// The norm and the factor of clip_grad_norm_async. It does not change the gradients.
 /// Throws: ValueError for a negative max_norm or p <= 0.
 WEFT_API GradNorm grad_norm(std::span<const Tensor> grads, double max_norm, double p = 2);
 

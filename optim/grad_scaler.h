@@ -6,12 +6,13 @@
 //   scaler.unscale(opt.parameters());            // optional: before clipping
 //   scaler.step(opt);
 //   scaler.update();
-// Gradients of a half type, whose parameters have float32 masters (optimizer.h), are not unscaled in place,
-// where small ones would be lost: the step multiplies them in float32. step_clipped clips such gradients.
+// A parameter of a half type with a float32 master (optimizer.h) has half-type gradients. Unscaling these in
+// place would lose small values, so the step unscales them in float32 as it reads them. step_clipped clips
+// such gradients.
 // The scale is on the loss's device, and the device itself skips the step. So no call waits for the gradients
-// of its iteration. A step waits for those of the previous iteration, because the step count depends on them.
-// After a first run, all calls may be recorded in a cuda::Graph; a replay waits for the previous one. Source:
-// Micikevicius et al. 2018, "Mixed precision training".
+// of its iteration. A step waits for the gradients of the previous iteration, because the step count depends
+// on them. After a first run, all calls may be recorded in a cuda::Graph; a replay waits for the previous
+// one. Source: Micikevicius et al. 2018, "Mixed precision training".
 #pragma once
 
 #include <cstdint>
@@ -24,14 +25,15 @@ namespace weft::optim {
 
 class Optimizer;
 
-/// Thread safety: none; use one per training loop. Several optimizers may share one: call update() once,
+/// Thread safety: none; use one per training loop. Several optimizers may share a scaler: call update() once,
 /// after all their steps.
 class WEFT_API GradScaler {
  public:
+  /// How the scale grows and shrinks.
   struct Options {
     double init_scale = 65536;
     double growth = 2;               ///< factor after `growth_interval` good steps in a row, > 1
-    double backoff = 0.5;            ///< factor after a bad one, in (0, 1)
+    double backoff = 0.5;            ///< factor after a skipped step, in (0, 1)
     int64_t growth_interval = 2000;  ///< >= 1
     bool enabled = true;             ///< off: losses and gradients stay unscaled
   };
@@ -48,15 +50,15 @@ class WEFT_API GradScaler {
 
   /// loss * scale(), recorded; float32 for a loss of a half dtype, in which it could overflow.
   Tensor scale(const Tensor& loss);
-  /// Divides the gradients by scale() and checks that they are finite. Of float16, a small one becomes 0.
+  /// Divides the gradients by scale() and checks that they are finite. A small float16 gradient becomes 0.
   /// Throws: ValueError if called twice for a parameter before update().
   void unscale(std::span<const Tensor> params);
-  /// Steps the optimizer unless a gradient is not finite (found_nonfinite()). Gradients that are not unscaled
-  /// yet are unscaled first; where one is of a half type, the step reads them so, and they stay as they are.
-  /// Throws: ValueError if some gradients are unscaled already and one of a half type is not.
+  /// Steps the optimizer unless a gradient is not finite (found_nonfinite()). Gradients that are still scaled
+  /// are unscaled first. Half-type gradients are not written; the step unscales them as it reads.
+  /// Throws: ValueError if some gradients are unscaled already and a half-type gradient is not.
   void step(Optimizer& optimizer);
-  /// Optimizer::step_clipped for the unscaled gradients, which stay as they are. Skipped as step, and
-  /// where the norm overflows.
+  /// Optimizer::step_clipped, which unscales the gradients as it reads them and does not write them. It is
+  /// skipped as step() is, and also if the norm overflows.
   /// Throws: ValueError if a gradient is unscaled already, for a negative max_norm or p <= 0.
   Tensor step_clipped(Optimizer& optimizer, double max_norm, double p = 2);
   /// Adjusts the scale; call it after the steps of an iteration.

@@ -1,6 +1,6 @@
 // Optimizer: groups of parameters, their state, and one fused pass per step. An update rule is an options
 // struct and a functor that updates one element (or a vector of elements). Users add an optimizer by writing
-// one:
+// such a rule:
 //   struct SignMomentum {
 //     struct Options { double lr = 1e-3; double momentum = 0.9; };
 //     static constexpr const char* kName = "SignMomentum";
@@ -21,16 +21,16 @@
 // State begins at zero and persists across steps. Gradients are never written. A parameter without a gradient
 // is skipped and keeps its state.
 //
-// With a row-wise gradient (autograd/tape/row_grad.h) a step reads and writes the rows that it has alone. A
-// rule takes one if it says so: `static bool over_rows(const Options&)`. True has two reasons. The rule keeps
-// parameter and state of a row whose gradient is zero (exact). Or it leaves such rows alone by definition
-// (lazy, as SparseAdam).
+// With a row-wise gradient (autograd/tape/row_grad.h) a step reads and writes only the rows of that gradient.
+// A rule accepts row-wise gradients if its `static bool over_rows(const Options&)` returns true. That is
+// right if a zero gradient changes neither parameter nor state of a row (exact). It is also right if the rule
+// skips such rows by definition (lazy, as SparseAdam).
 // A rule with at most one state, whose step without a gradient is linear, may have
 // `static MissedStep missed(const Options&, int64_t t)` instead. Rows without a gradient then stay behind
 // until a look-up of them, or a read of the weight or the state. Then they catch up in closed form.
-// That needs a parameter on the CPU which is neither marked concurrent nor in memory of from_blob(). An
-// address of data<T>() from before a step shows old rows after it. A step of any other rule refuses a
-// row-wise gradient with a ValueError.
+// That needs a parameter on the CPU which is neither marked concurrent nor in memory of from_blob(). A
+// pointer that data<T>() returned before a step may show old rows afterwards. A step of any other rule
+// refuses a row-wise gradient with a ValueError.
 //
 // A step writes the parameters in place, as PyTorch's does. Results of detach(), a state_dict(), views and
 // memory of from_blob() change with them. The backward of a graph that still needs an old value throws
@@ -41,11 +41,11 @@
 //
 // With the option master_weights an optimizer takes parameters of float16 and bfloat16. It keeps a float32
 // master of each, and its state in float32. A step computes in float32, from the gradient of the half type,
-// and rounds the master to the parameter. So updates below the parameter's precision add up. A value that
-// something else writes to the parameter is the master's new value. So such a parameter belongs to one
-// optimizer: several would have a master each, and take another's step for such a write. A rule of the user
-// has masters if its Options have `bool master_weights`. Parameters of float32 and float64 are stepped as
-// without the option.
+// and rounds the master to the parameter. So updates below the parameter's precision add up. If something
+// else writes to the parameter, the written value becomes the master's new value. So such a parameter belongs
+// to one optimizer: several would have a master each. Each optimizer would mistake the other's step for a
+// write of the program. A user's rule has masters if its Options have `bool master_weights`. Parameters of
+// float32 and float64 are stepped as without the option.
 //
 // A step recorded in a cuda::Graph runs at each replay, with the learning rate and step count of the replay.
 //
@@ -74,7 +74,7 @@ struct Variant {
   StepKernel kernel;
   uint32_t functor_bytes = 0;
   bool over_rows = false;   ///< takes row-wise gradients
-  bool catches_up = false;  ///< takes them, and rows without a gradient catch up later (MissedStep)
+  bool catches_up = false;  ///< and rows without a gradient catch up later (MissedStep)
   std::vector<const char*> state_names;
 };
 
@@ -91,15 +91,17 @@ class WEFT_API Optimizer {
   /// counted the step.
   void step();
   /// One update from the given gradients, one per parameter in order of parameters(); undefined means absent.
-  /// `skip` is a float64 number on any device: the step is skipped if it is non-zero when the device reaches
-  /// the step. This call does not wait for that number; the next use of the step counts does, such as the
-  /// next step. A graph may record one such step per optimizer. Throws, before any change: ValueError for a
-  /// list of another length, ShapeError or DTypeError that names the parameter.
-  /// `factor`, a float64 number on any device, multiplies the gradients as the step reads them.
+  /// `factor`, a float64 number on any device, multiplies the gradients as the step reads them. `skip` is a
+  /// float64 number on any device: the step is skipped if it is non-zero when the device reaches the step.
+  /// This call does not wait for that number, but the next use of the step counts does, such as the next
+  /// step. A graph may record one such step per optimizer.
+  /// Throws, before any change: ValueError for a list of another length, ShapeError or DTypeError that names
+  /// the parameter.
   void step(std::span<const Tensor> grads, const Tensor& skip = Tensor(), const Tensor& factor = Tensor());
-  /// clip_grad_norm and step in a pass less over the gradients, which it does not write: the step reads them
-  /// times the factor. Parameters of float32 and float64 get the same bits. For one of a half type the
-  /// products are float32, which clip_grad_norm rounds. Returns the norm as clip_grad_norm_async does.
+  /// clip_grad_norm and step, with one pass less over the gradients. The step multiplies the gradients by the
+  /// factor as it reads them, and does not write them. Parameters of float32 and float64 get the same bits.
+  /// Half-type gradients times the factor stay in float32 here; clip_grad_norm rounds them. Returns the norm
+  /// as clip_grad_norm_async does.
   /// Throws: ValueError for a negative max_norm or p <= 0; as step.
   Tensor step_clipped(double max_norm, double p = 2);
   void zero_grad() const;
@@ -121,9 +123,9 @@ class WEFT_API Optimizer {
   int64_t kernel_calls() const { return kernel_calls_; }
 
   /// The entries "<index>.<state name>" and "<index>.step" per parameter that has state, and
-  /// "<index>.master_param" if it needs a master. A tensor that the next step has to make first has the value
-  /// that it begins with. Then "group<g>.lr" per group, and "rule.<name of the rule>" with the number of
-  /// parameters.
+  /// "<index>.master_param" if it needs a master. A state tensor that the next step has yet to create is
+  /// listed with its initial value. Then "group<g>.lr" per group, and "rule.<name of the rule>" with the
+  /// number of parameters.
   StateDict state_dict() const;
   /// Throws, before any change: ShapeError. DTypeError for values that the dtype of the state does not hold.
   /// ValueError for the state of another rule, or of another number of parameters or groups. ValueError for a
@@ -236,7 +238,7 @@ template <class Rule> void rule_construct(void* place, const typename Rule::Opti
 
 /// An optimizer from a rule. `static void check(const Options&)`, if there is one, throws ValueError for bad
 /// options. A rule with several functors has `using Functors = StepFunctors<A, B>` and
-/// `static size_t functor(const Options&)`, the number of the one to use. Each has its own kState,
+/// `static size_t functor(const Options&)`, the number of the functor to use. Each has its own kState,
 /// kStateNames, kKernelName and constructor.
 template <class Rule> class Fused final : public Optimizer {
  public:

@@ -34,8 +34,8 @@ template <class AnyOptimizer> Rates rates(AnyOptimizer& o) {
 class WEFT_API FactorSchedule {
  public:
   FactorSchedule(Rates rates, Callback<double(int64_t)> factor);
-  /// Advances to the next epoch. A rate that was changed since the last one is multiplied by factor(epoch +
-  /// 1) / factor(epoch), so the change persists.
+  /// Advances to the next epoch. A rate that was changed since the last step() is multiplied by factor(epoch
+  /// + 1) / factor(epoch), so the change persists.
   void step();
   /// Sets the rates to base() * factor(epoch); their current values do not matter.
   /// Throws: ValueError for a negative epoch.
@@ -66,6 +66,7 @@ class WEFT_API FactorSchedule {
 /// The factor as a function of the epoch, from 0.
 using Factor = Callback<double(int64_t)>;
 
+/// Options of StepLR; step_size in epochs.
 struct StepLROptions {
   int64_t step_size = 30;
   double gamma = 0.1;
@@ -76,6 +77,7 @@ class WEFT_API StepLR : public FactorSchedule {
   StepLR(Rates rates, const StepLROptions& options);
 };
 
+/// Options of MultiStepLR; milestones in epochs.
 struct MultiStepLROptions {
   std::vector<int64_t> milestones;
   double gamma = 0.1;
@@ -92,6 +94,7 @@ class WEFT_API ExponentialLR : public FactorSchedule {
   ExponentialLR(Rates rates, double gamma);
 };
 
+/// Options of LinearLR; total in epochs.
 struct LinearLROptions {
   double start_factor = 1.0 / 3;
   double end_factor = 1;
@@ -104,6 +107,7 @@ class WEFT_API LinearLR : public FactorSchedule {
   LinearLR(Rates rates, const LinearLROptions& options);
 };
 
+/// Options of CosineLR; t_max in epochs, min_factor relative to the base rate.
 struct CosineLROptions {
   int64_t t_max = 50;
   double min_factor = 0;
@@ -122,6 +126,7 @@ WEFT_API Factor exponential_factor(double gamma);
 WEFT_API Factor linear_factor(const LinearLROptions& options);
 WEFT_API Factor cosine_factor(const CosineLROptions& options);
 
+/// Options of SequentialLR; milestones in epochs.
 struct SequentialLROptions {
   std::vector<Factor> factors;
   std::vector<int64_t> milestones;
@@ -135,6 +140,7 @@ class WEFT_API SequentialLR : public FactorSchedule {
   SequentialLR(Rates rates, const SequentialLROptions& options);
 };
 
+/// Options of WarmupLR.
 struct WarmupLROptions {
   int64_t steps = 1000;     ///< until the factor is 1
   double start_factor = 0;  ///< of epoch 0
@@ -149,6 +155,7 @@ class WEFT_API WarmupLR : public FactorSchedule {
   WarmupLR(Rates rates, const WarmupLROptions& options);
 };
 
+/// Options of ReduceOnPlateau; cooldown: epochs after a cut in which none is counted; min_lr: lower bound.
 struct PlateauOptions {
   bool maximize = false;  ///< a larger metric is better
   double factor = 0.1;    ///< rate *= factor after `patience` epochs without improvement

@@ -3,7 +3,7 @@
 // asynchronous: they run later, in stream order, and reading a value (item, to_vector, to(kCpu)) waits for
 // them. A backward issues to the current stream of the thread that calls it. Each call sets the calling
 // thread's CUDA device and does not restore it.
-// Throws: DeviceError, all functions, for a device that does not exist; is_available and device_count
+// Throws: all functions throw DeviceError for a device that does not exist; is_available and device_count
 // (accelerator.h) never throw. Thread safety: several threads may use an object, one after another; the
 // current stream belongs to the calling thread.
 #pragma once
@@ -18,7 +18,7 @@ namespace weft::cuda {
 
 inline constexpr Device kDefault{DeviceType::kCuda};
 
-/// Name, compute capability, multiprocessors and bytes of memory.
+/// The device's name, compute capability, multiprocessors and bytes of memory.
 WEFT_API DeviceProperties device_properties(Device device = kDefault);
 /// Waits for all work issued to the device. While another thread records a graph on the device, it waits for
 /// the work on weft's streams, except those being recorded.
@@ -45,7 +45,7 @@ class WEFT_API Stream {
   explicit Stream(Device device = kDefault, bool high_priority = false);
 
   Device device() const { return device_; }
-  /// cudaStream_t, for own kernels and other libraries.
+  /// The cudaStream_t, for the program's own kernels and other libraries.
   void* handle() const { return handle_.get(); }
   void synchronize() const;
   /// Whether all work issued so far is done.
@@ -71,8 +71,8 @@ class WEFT_API Stream {
 
 /// The stream to which the calling thread issues work.
 WEFT_API Stream current_stream(Device device = kDefault);
-/// The current stream of all threads that have set no other. It is a non-blocking stream of weft's: CUDA's
-/// own default stream neither waits for it nor is waited for.
+/// The current stream of each thread that has set none. It is a non-blocking stream of weft: it does not
+/// synchronize with CUDA's own default stream.
 WEFT_API Stream default_stream(Device device = kDefault);
 
 /// Makes a stream the calling thread's current one on its device, for the lifetime of the guard.

@@ -89,11 +89,11 @@ WEFT_API Tensor scalar_tensor(Scalar value, const TensorOptions& options = {});
 template <Element T> Tensor from_vector(const std::vector<T>& values, const Shape& sizes, Device device = {});
 
 /// Wraps memory without copying it. The dtype is that of the pointer. For a void pointer it is options.dtype;
-/// for a pointer to another type than an element's, options must give it. The tensor over a pointer to const
-/// is read-only: in-place operations and optimizers throw ValueError. So do data() and accessor() of a T that
+/// for a pointer to another type than an element's, options must give it. A tensor over a pointer to const is
+/// read-only: in-place operations and optimizers throw ValueError. So do data() and accessor() with a T that
 /// is not const.
 /// `release(context)` runs when the last tensor over the memory is destroyed, and `release(data)` where
-/// context is null. A callable in its place gets `data`. Neither gets the const of the pointer.
+/// context is null. A callable in place of `release` gets `data`. Both get a pointer to non-const.
 /// The version counter of each call sees the writes of its tensors only. A recorded graph that needs the
 /// memory does not notice a write by the program, or through another from_blob over the same bytes. clone()
 /// such memory first.

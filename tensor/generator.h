@@ -41,7 +41,7 @@ class WEFT_API Generator {
     epoch_ = next_epoch();
   }
   /// Unique per generator and changed by every reseed, so that random state kept elsewhere (cuDNN's dropout)
-  /// is seeded again. Inside a DrawScope, the scope's number.
+  /// is seeded again. Inside a DrawScope it is the scope's number.
   uint64_t epoch() const;
   /// Changes epoch() alone.
   void renew() { epoch_ = next_epoch(); }
@@ -72,23 +72,23 @@ using Draws = std::vector<PhiloxKey>;
 struct DrawSource {
   Generator* from = nullptr;
   int64_t count = 0;
-  std::weak_ptr<const void> life;  ///< expired: the generator is gone, though another may lie there
+  std::weak_ptr<const void> life;  ///< expired: the generator was destroyed; its address may be reused
   bool operator==(const DrawSource& o) const {
     return count == o.count && !life.owner_before(o.life) && !o.life.owner_before(life);
   }
 };
 
-/// For its lifetime, notes the draws of the calling thread, or repeats noted ones. Repeating moves no
-/// generator and does not depend on draws of other threads. Scopes nest.
+/// For its lifetime, records the draws of the calling thread, or repeats recorded draws. Repeating advances
+/// no generator and does not depend on draws of other threads. Scopes nest.
 class WEFT_API DrawScope {
  public:
   enum class Mode : uint8_t { kNote, kRepeat };
-  /// `draws` outlives the scope.
-  /// With `sources`, a noting scope adds the source of each draw there.
+  /// `draws` must outlive the scope. In mode kNote, the source of each draw is appended to `sources`, if
+  /// given.
   DrawScope(Draws& draws, Mode mode, std::vector<DrawSource>* sources = nullptr);
   ~DrawScope() { draw_scope() = outer_; }
   DrawScope(const DrawScope&) = delete;
-  /// When repeating: whether as many draws were made as were noted.
+  /// In mode kRepeat: whether as many draws were made as were recorded.
   bool complete() const { return used_ == draws_.size(); }
 
  private:

@@ -35,8 +35,8 @@ class WEFT_API Storage : public RefCounted {
   /// in-place operations refuse it.
   static Ref<Storage> borrow(Device device, void* data, size_t bytes, void (*release)(void*), void* context,
                              bool read_only = false);
-  /// The same for memory that nobody else uses from now on, as the memory of an arrived message: it is no
-  /// memory of the caller.
+  /// The same for memory that nothing else uses from now on, such as that of a received message. It does not
+  /// count as the caller's memory (is_borrowed()).
   static Ref<Storage> take_over(Device device, void* data, size_t bytes, void (*release)(void*),
                                 void* context);
   static void destroy(Storage* s) noexcept;
@@ -48,7 +48,8 @@ class WEFT_API Storage : public RefCounted {
       return p;
     return watched_data();
   }
-  /// The same for a row of the backend (Backend::row): a recording has none, so it need not hear of the use.
+  /// The same for an operation run by a PointwiseRow (Backend::row). A backend that records
+  /// (autograd/tape/compile.h) has no rows, so this use needs no report to the recording.
   [[gnu::always_inline]] void* data_for_row() const {
     void* const p = data_.load(std::memory_order_acquire);
     return p ? p : watched_data();
@@ -60,17 +61,17 @@ class WEFT_API Storage : public RefCounted {
   bool is_pinned() const { return release_ == &pinned; }
   /// Writes through weft are refused.
   bool is_read_only() const { return read_only_ || has(kFrozen); }
-  /// Why, for an error: "is frozen", or "lies in memory ...".
+  /// The reason, as part of an error text: "is frozen", or "lies in memory ...".
   const char* read_only_reason() const;
 
-  /// The first two: observers of the block's end (tensor/inner/tracer.h). kExposed: the program has, or had,
-  /// an address by which it can write. kFrozen: nobody writes. kWatched: the CPU may keep packs of operands
-  /// in this block (kernels/cpu/packs.h).
+  /// kMadeInTrace, kCaptured: a recording observes the end of the block (tensor/inner/tracer.h). kExposed:
+  /// the program has, or had, an address by which it can write. kFrozen: nobody writes. kWatched: the CPU may
+  /// keep packs of operands in this block (kernels/cpu/packs.h).
   enum Mark : uint8_t { kMadeInTrace = 1, kCaptured = 2, kExposed = 4, kFrozen = 8, kWatched = 16 };
   void mark(Mark m) const { marks_.fetch_or(m, std::memory_order_relaxed); }
   bool has(Mark m) const { return (marks_.load(std::memory_order_relaxed) & m) != 0; }
 
-  /// Before an address goes to the program by which it can write. Packs end for good.
+  /// Called before the program gets an address by which it can write. From then on the block keeps no packs.
   /// Throws: ValueError for a frozen block.
   [[gnu::always_inline]] void expose() {
     if ((marks_.load(std::memory_order_relaxed) & (kExposed | kFrozen)) != kExposed) [[unlikely]]
@@ -78,15 +79,15 @@ class WEFT_API Storage : public RefCounted {
   }
   /// Throws: ValueError if several threads use the memory (share()).
   void freeze();
-  /// Says that `operand`, an address in this block, is the right operand of products. The CPU may keep packs
-  /// of it if all writes count in version().
+  /// States that `operand`, an address in this block, is the right operand of products. The CPU may keep
+  /// packs of it if all writes count in version().
   void watch_packs(const void* operand);
-  /// After a write that did not count.
+  /// Drops the packs after a write that version() did not count.
   void forget_packs() noexcept {
     if (has(kWatched)) [[unlikely]]
       end_packs();
   }
-  /// Between these, writes count later.
+  /// Between the two calls, products neither use nor keep packs: version() counts the writes only later.
   void pause_packs() const;
   void resume_packs() const noexcept;
 
@@ -96,7 +97,7 @@ class WEFT_API Storage : public RefCounted {
     count_write();
     if (lock()) bump_block();
   }
-  /// The same for a step on shared memory, which never writes to a held block.
+  /// bump_version() for a step on shared memory, which never writes to a held block.
   void count_write() { version_.fetch_add(1, std::memory_order_acq_rel); }
 
   /// Number of holders that need the bytes unchanged: saved tensors of graphs, messages being sent, and
@@ -105,9 +106,9 @@ class WEFT_API Storage : public RefCounted {
   void add_save() { saves_.fetch_add(1, std::memory_order_acq_rel); }
   void drop_save() { saves_.fetch_sub(1, std::memory_order_acq_rel); }
 
-  /// Hides the address until data() asks for it; `arrears` then settles them.
+  /// Hides the address until the next data(), which first lets `arrears` bring the memory up to date.
   void owe(std::shared_ptr<Arrears> arrears);
-  /// Shows the address again.
+  /// Shows the address again: nothing is in arrears.
   void settled();
 
   /// Marks the memory as used by several threads: a step may replace its block. Idempotent.

@@ -206,10 +206,10 @@ class WEFT_API Tensor {
   Scalar item_scalar() const;  ///< the only element; Throws: ShapeError unless numel() is 1
   /// All elements in row-major order, converted to T. Throws: DTypeError if T cannot hold one of them.
   template <Element T> std::vector<T> to_vector() const;
-  /// From now on, a write through weft to this memory, by views and aliases too, is a ValueError: in-place
-  /// operations, optimizer steps, set_data, data<T>() without const, raw(). The caller promises not to write
-  /// by an older address, so products may keep packs (kernels/packs.h) of memory of from_blob too. Cannot be
-  /// undone; clone() takes writes. Throws: ValueError for a parameter marked concurrent.
+  /// From now on, a write through weft to this memory, by views and aliases too, is a ValueError. That
+  /// includes optimizer steps, set_data, data<T>() without const and raw(). The caller promises not to write
+  /// by an older address, so products may keep packs (kernels/packs.h) even of from_blob memory. Cannot be
+  /// undone; clone() allows writes. Throws: ValueError for a parameter marked concurrent.
   const Tensor& freeze() const;
   bool is_frozen() const { return body("is_frozen").storage->has(Storage::kFrozen); }
 
@@ -220,15 +220,15 @@ class WEFT_API Tensor {
   /// Makes a leaf require grad, or not. Throws: AutogradError for a non-leaf or a non-floating tensor.
   Tensor& requires_grad_(bool on = true);
   bool is_leaf() const;  ///< true unless an operation recorded it
-  /// Undefined if there is none. Of a row-wise gradient it is a dense copy, which refuses writes.
+  /// The gradient, or undefined. A row-wise gradient is returned as a dense copy, which refuses writes.
   Tensor grad() const;
   /// Replaces grad(); an undefined g clears it. Throws: ShapeError, DTypeError, DeviceError unless g matches.
   void set_grad(const Tensor& g) const;
   /// The row-wise gradient that a sparse embedding made; its values share memory with it. Undefined if grad()
   /// is dense or there is none.
   RowGrad row_grad() const;
-  /// Replaces grad(), with a copy of the rows; an undefined g clears it. Throws: as set_grad; ValueError
-  /// unless the rows rise.
+  /// Replaces grad() by a copy of the rows; an undefined g clears it. Throws: as set_grad; ValueError unless
+  /// the rows ascend.
   void set_row_grad(const RowGrad& g) const;
   void zero_grad() const { body("zero_grad"), set_grad(Tensor()); }
   /// Lets backward store the gradient of a non-leaf in grad(). Throws: AutogradError unless it requires grad.
@@ -358,7 +358,7 @@ class WEFT_API Tensor {
   WEFT_COMPOUNDS(Scalar)
 #undef WEFT_COMPOUND
 
-  // ---- methods for the free functions of the same name in autograd/ops/ops.h, with this tensor as the first
+  // ---- methods for the free functions of the same name in autograd/ops/ops.h; this tensor is the first
   // argument
   Tensor add(const Tensor&other, Scalar alpha = 1) const, add(Scalar other) const;
   Tensor sub(const Tensor&other, Scalar alpha = 1) const, sub(Scalar other) const;
@@ -468,7 +468,7 @@ class WEFT_API Tensor {
     const TensorBody& b = body();
     return static_cast<char*>(b.storage->data()) + b.offset * size_of(b.dtype);
   }
-  /// The tensor as kernels take it; as address().
+  /// The tensor in the form of kernel arguments; as address().
   View view_of() const { return {address(), dtype(), body().sizes, body().strides}; }
 
  private:

@@ -1,13 +1,13 @@
-// Every operation on tensors as a free function, in five headers by kind. tensor.h has the usual ones as
-// methods, with the same definition. It is in the .cpp file of this folder that the section's heading names.
-// An operation checks its arguments, launches kernels, and records itself on the tape.
+// Every operation on tensors as a free function, in five headers by kind. tensor.h has the common operations
+// as methods, with the same definition. Section headings name the .cpp file, which is in this folder. An
+// operation checks its arguments, launches kernels, and records itself on the tape.
 //
 // Doc lines:
 // - "Shape:" gives the sizes of the arguments and of the result; ".." is any number of dims. Without it the
 //   result has the sizes of x, or the broadcast sizes of all tensor arguments.
 // - "Grad:" gives the gradient dx of x from the gradient g of the result y. An operation without it is not
 //   differentiable.
-// - "Throws:" lists the errors of that operation. Every operation may throw these besides:
+// - "Throws:" lists the errors of that operation. Every operation may also throw:
 //     ValueError    an undefined tensor
 //     DeviceError   tensors on different devices
 //     ShapeError    sizes that do not broadcast, or that multiply beyond int64; more than 8 dims (kMaxDims)

@@ -13,7 +13,7 @@
 namespace weft {
 
 // ---- matrix products (matmul.cpp, einsum.cpp). Integers are multiplied exactly in their own dtype.
-// Throws: ShapeError for tensors of other ranks than "Shape:" gives or with different inner sizes (K),
+// Throws: ShapeError for tensors of other ranks than "Shape:" states or with different inner sizes (K),
 // DTypeError for bool.
 
 /// Matrix product.
@@ -45,11 +45,12 @@ WEFT_API Tensor linear_relu(AutocastArg x, AutocastArg weight, AutocastArg bias 
 /// Grad: da = g b, db = g^T a. Throws: ShapeError unless both have one dim.
 WEFT_API Tensor outer(In a, In b);
 /// Sum of products by index letters: `einsum("bij,bjk->bik", {a, b})`. A letter that the output lacks is
-/// summed; one that a term repeats is a diagonal. An equation that only permutes a tensor, such as "ij->ji",
-/// gives a view. Shape: one dim per letter of the output. Grad: that of the products and sums it consists of.
+/// summed. A letter repeated in a term takes the diagonal. An equation that only permutes a tensor, such as
+/// "ij->ji", gives a view. Shape: one dim per letter of the output. Grad: by the products and sums of which
+/// it consists.
 /// Throws: ValueError for a malformed equation: no "->", characters other than letters, a repeated or unknown
-/// output letter. ValueError also for another number of terms than of tensors. ShapeError for a term that
-/// does not fit its tensor, or a letter with two sizes.
+/// output letter. ValueError also if the numbers of terms and tensors differ. ShapeError for a term that does
+/// not fit its tensor, or a letter with two sizes.
 WEFT_API Tensor einsum(const char* equation, const std::vector<Tensor>& xs);
 
 // ---- softmax and normalisation (softmax.cpp, norm.cpp). Throws: DTypeError for integers.
@@ -64,7 +65,7 @@ WEFT_API Tensor log_softmax(Fp32Arg x, Whole dim);
 /// Throws: ShapeError for sizes that do not fit, DTypeError for a weight or bias of another dtype than x.
 WEFT_API Tensor layer_norm(Fp32Arg x, const Shape& sizes, Fp32Arg weight = Tensor(), Fp32Arg bias = Tensor(),
                            double eps = 1e-5);
-/// x / max(norm(x, p) along dim, eps). Grad: that of the operations it consists of. Throws: as norm.
+/// x / max(norm(x, p) along dim, eps). Grad: by the operations of which it consists. Throws: as norm.
 WEFT_API Tensor normalize(Fp32Arg x, double p = 2, Whole dim = 1, double eps = 1e-12);
 
 // ---- losses (loss.cpp, class_loss.cpp, cross_entropy.cpp). Shape: the result is [], or with
@@ -72,6 +73,7 @@ WEFT_API Tensor normalize(Fp32Arg x, double p = 2, Whole dim = 1, double eps = 1
 
 /// kNone keeps one loss per element of the target, kMean takes their mean and kSum their sum.
 enum class Reduction : uint8_t { kNone, kMean, kSum };
+/// Options of cross_entropy and nll_loss.
 struct CrossEntropyOptions {
   Tensor weight = {};           ///< [C], undefined: ones; kMean divides by the sum of the targets' weights
   int64_t ignore_index = -100;  ///< targets of this value give no loss and no gradient
@@ -89,9 +91,10 @@ WEFT_API Tensor nll_loss(Fp32Arg x, In target, const CrossEntropyOptions& option
 /// that does not fit. DTypeError for a target of another dtype. ValueError for label_smoothing outside [0,
 /// 1]. AutogradError for a class weight that requires grad.
 WEFT_API Tensor cross_entropy(Fp32Arg logits, In target, const CrossEntropyOptions& options = {});
-/// cross_entropy(linear(x, weight, bias), target) that holds the logits of a part of the rows at a time. For
-/// a mean or a sum the forward pass computes the gradients too; with Reduction::kNone, and of float16, the
-/// backward computes the logits again. Under an Autocast on the CPU it is that composition, with all logits.
+/// cross_entropy(linear(x, weight, bias), target), with the logits of only a part of the rows in memory at a
+/// time. For a mean or a sum the forward pass computes the gradients too; with Reduction::kNone, and of
+/// float16, the backward computes the logits again. Under an Autocast on the CPU it is the plain composition,
+/// with all logits.
 /// Shape: x [N, I], weight [C, I], bias [C] or undefined, target [N]. Grad: to x, weight and bias.
 /// Throws: as cross_entropy; ShapeError for an x, weight or bias that does not fit.
 WEFT_API Tensor linear_cross_entropy(In x, In weight, In bias, In target,
@@ -112,19 +115,20 @@ WEFT_API Tensor binary_cross_entropy_with_logits(Fp32Arg x, Fp32Arg target,
                                                  Reduction reduction = Reduction::kMean);
 
 // ---- attention (attention.cpp)
+/// Options of scaled_dot_product_attention.
 struct AttentionOptions {
-  /// Which keys a row takes: bool, false leaves one out; or floating, added to the products. Broadcasts to
-  /// [.., L, S].
+  /// The keys that a row attends to: bool, where false leaves a key out; or floating, added to the products.
+  /// Broadcasts to [.., L, S].
   Tensor mask{};
-  bool causal = false;             ///< row i takes the keys 0 .. i only
+  bool causal = false;             ///< row i attends to keys 0 .. i only
   double dropout = 0;              ///< probability, of the softmax; pass 0 in evaluation
   std::optional<double> scale{};   ///< 1 / sqrt(E) if absent
   Generator* generator = nullptr;  ///< of the dropout; null: default_generator()
 };
 /// softmax(scale q k^T, masked) v. No matrix of all products is made, unless there is dropout, the mask
-/// requires grad, or the backward is recorded. CUDA devices make it also where E or F is above 128, or above
-/// 64 in float64. Half types are computed in float32, but CUDA devices round the softmax to them before its
-/// product with v. A row without a key is 0.
+/// requires grad, or the backward is recorded. CUDA devices also make that matrix where E or F is above 128,
+/// or above 64 in float64. Half types are computed in float32, but CUDA devices round the softmax to the half
+/// type before its product with v. A row without a key is 0.
 /// Shape: q [.., L, E], k [.., S, E], v [.., S, F] -> [.., L, F]; leading dims broadcast.
 /// Grad: to q, k, v, and to a floating mask.
 /// Throws: ShapeError for sizes that do not fit; DTypeError for integers; ValueError for dropout outside
@@ -149,6 +153,7 @@ WEFT_API Tensor multinomial(In weights, Whole count, bool replacement = false,
 WEFT_API Tensor bernoulli(In p, Generator* generator = nullptr);
 
 // ---- recurrent layers (rnn.cpp)
+/// The results of rnn_layer.
 struct RnnResult {
   Tensor y;   ///< [T, N, H]
   Tensor hn;  ///< [N, H]

@@ -10,17 +10,20 @@ namespace weft {
 
 /// Indices that sort x along dim, int64. The sort is stable; NaN counts as the largest.
 WEFT_API Tensor argsort(In x, Whole dim = -1, Flag descending = false);
-/// The middle one of all elements, the lower of two; NaN if any element is. Shape: [..] -> [].
+/// The median of all elements, the lower of two middle elements; NaN if any element is NaN.
+/// Shape: [..] -> [].
 /// Grad: g shared evenly by the elements equal to it. Throws: ShapeError if x is empty.
 WEFT_API Tensor median(In x);
-/// The middle element along dim and its index. Shape: x's sizes without dim, or with size 1 there if keepdim.
+/// The median along dim and its index. Shape: x's sizes without dim, or with size 1 there if keepdim.
 /// Grad: g to that element. Throws: ShapeError if dim has size 0.
 WEFT_API MaxResult median(In x, Whole dim, Flag keepdim = false);
 
+/// The additional results of unique.
 struct UniqueOptions {
-  bool inverse = false;  ///< also the index among the values of each element of x
-  bool counts = false;   ///< also the number of occurrences of each value
+  bool inverse = false;  ///< also return, for each element of x, its index among the values
+  bool counts = false;   ///< also return the number of occurrences of each value
 };
+/// The results of unique.
 struct UniqueResult {
   Tensor values;   ///< [U], ascending; each NaN counts as a separate value
   Tensor inverse;  ///< x's sizes, int64; undefined unless requested

@@ -44,8 +44,8 @@ WEFT_API Tensor floor_divide(In a, In b);
 WEFT_API Tensor atan2(In a, In b);
 /// cond ? a : b. Grad: da = g where cond, db = g elsewhere. Throws: DTypeError unless cond is bool.
 WEFT_API Tensor where(In cond, In a, In b);
-/// The same with a number, which takes the other's dtype.
-/// Throws: DTypeError also for a number that does not fit it.
+/// The same with a number, converted to the dtype of a.
+/// Throws: DTypeError also for a number that does not fit that dtype.
 WEFT_API Tensor where(In cond, In a, Scalar b);
 /// The same, with the number where cond is true.
 WEFT_API Tensor where(In cond, Scalar a, In b);
@@ -115,7 +115,7 @@ WEFT_API Tensor minimum(Scalar s, In x);
 /// Grad: g where low <= x <= high, else 0. Throws: ValueError for low > high, or for neither bound.
 WEFT_API Tensor clamp(In x, std::optional<Scalar> low, std::optional<Scalar> high = {});
 /// minimum(maximum(x, low), high): `high` where low > high.
-/// Grad: theirs, so g / 2 to each of two equal elements.
+/// Grad: by minimum and maximum, so g / 2 to each of two equal elements.
 WEFT_API Tensor clamp(In x, In low, In high);
 
 // ---- functions of one tensor (pointwise.cpp)

@@ -9,7 +9,7 @@ namespace weft {
 
 // ---- reductions (reduce.cpp, extremes.cpp, softmax.cpp)
 // An overload without dims reduces all elements. Shape: [..] -> [].
-// An overload with dims reduces those, or all if the list is empty. Shape: x's sizes without the reduced
+// An overload with dims reduces these dims, or all if the list is empty. Shape: x's sizes without the reduced
 // dims, or with size 1 there if keepdim. Throws: ShapeError for a dim named twice.
 
 /// The chosen values and their positions along the dim, int64.
@@ -27,7 +27,7 @@ WEFT_API Tensor sum_to(In x, const Shape& sizes);
 WEFT_API Tensor mean(In x);
 /// Mean over dims, of n elements each. Grad: g / n. Throws: DTypeError for integers.
 WEFT_API Tensor mean(In x, const Shape& dims, Flag keepdim = false);
-/// Product. Grad: g * (product of the others), computed without a division.
+/// Product. Grad: g * (product of the other elements), computed without a division.
 WEFT_API Tensor prod(Fp32Arg x);
 /// Product over one dim. Grad: as prod(x).
 WEFT_API Tensor prod(Fp32Arg x, Whole dim, Flag keepdim = false);

@@ -9,21 +9,21 @@
 
 namespace weft {
 
-// ---- indexing (index.cpp, index_many.cpp, scatter.cpp). Indices are int64 or int32. Only in index and
-// index_put negative ones count from the end. Throws: DTypeError for an index of another dtype, IndexError
-// for one out of range.
+// ---- indexing (index.cpp, index_many.cpp, scatter.cpp). Indices are int64 or int32. Negative indices count
+// from the end in index and index_put only. Throws: DTypeError for an index of another dtype, IndexError for
+// an index out of range.
 
 /// x[at[0], at[1], ..], as PyTorch's indexing. Numbers, slices, None and Ellipsis give a view; with a mask or
 /// a tensor of positions the result is a copy.
 /// Shape: a number removes its dim and None adds one of size 1. Positions replace their dims by their
-/// broadcast sizes, a mask by its count. They stand at the place of the first such dim if all are neighbours,
-/// else in front. Grad: g added at the index.
+/// broadcast sizes, a mask by its count. The new dims stand at the place of the first indexed dim if all
+/// indexed dims are neighbours, else in front. Grad: g added at the index.
 /// Throws: IndexError for more indices than dims or a second Ellipsis. ShapeError for a mask of other sizes
 /// than its dims, or positions that do not broadcast. ValueError for a slice with a step <= 0.
 WEFT_API Tensor index(In x, const std::vector<TensorIndex>& at);
-/// A copy of x with `values` at the elements that index(x, at) reads. Of positions named twice the last one
-/// counts; with `accumulate` all values are added.
-/// Shape: x's sizes; values broadcast to those of index(x, at).
+/// A copy of x with `values` at the elements that index(x, at) reads. For a position named twice the last
+/// value counts; with `accumulate` all values are added.
+/// Shape: x's sizes; values broadcast to the sizes of index(x, at).
 /// Grad: dx = g (0 at the index unless accumulated), dvalues = g at the index.
 /// Throws: as index; DTypeError unless x and values have one dtype, ShapeError for values that do not
 /// broadcast.
@@ -34,8 +34,8 @@ WEFT_API Tensor index_put(In x, const std::vector<TensorIndex>& at, In values, b
 /// unless mask is bool and source has x's dtype.
 WEFT_API Tensor masked_scatter(In x, In mask, In source);
 /// Rows of weight. Shape: weight [V, H], ids [..] -> [.., H].
-/// Grad: rows of g summed by id; the row padding_idx gets none (-1: no such row). With `sparse`, the gradient
-/// of a weight that is a leaf is row-wise (row_grad.h), except under create_graph.
+/// Grad: rows of g summed by id; the row padding_idx gets no gradient (-1: no such row). With `sparse`, the
+/// gradient of a weight that is a leaf is row-wise (row_grad.h), except under create_graph.
 /// Throws: IndexError for an id outside [0, V) or a padding_idx outside [-1, V); ShapeError unless weight has
 /// two dims.
 WEFT_API Tensor embedding(In weight, In ids, int64_t padding_idx = -1, bool sparse = false);
@@ -82,7 +82,7 @@ WEFT_API MaxResult topk(In x, Whole k, Whole dim = -1, Flag largest = true);
 // ---- views, which share storage with x (shape.cpp). Grad: g at the elements that the view shows, else 0;
 // the sum of g for an element shown more than once.
 
-/// x with other sizes over the same memory; one of them may be -1 and follows from the others.
+/// x with other sizes over the same memory; one size may be -1 and follows from the others.
 /// Shape: the given sizes.
 /// Throws: ShapeError if the numbers of elements differ, for two sizes of -1, or where no view is possible.
 WEFT_API Tensor view(Viewed x, const Shape& sizes);
@@ -92,7 +92,7 @@ WEFT_API Tensor reshape(Viewed x, const Shape& sizes);
 /// Dims start to end, both included, joined into one: a reshape.
 /// Shape: flatten(1, 2) of [A, B, C, D] -> [A, B*C, D]; [] -> [1]. Throws: ShapeError if start is after end.
 WEFT_API Tensor flatten(Viewed x, Whole start = 0, Whole end = -1);
-/// Dims d0 and d1 exchanged. Shape: x's sizes, those two exchanged.
+/// Dims d0 and d1 exchanged. Shape: x's sizes with these two exchanged.
 WEFT_API Tensor transpose(Viewed x, int64_t d0, int64_t d1);
 /// Dims reordered: dim i of the result is dim dims[i] of x. Shape: x's sizes in that order.
 /// Throws: ShapeError unless dims names each dim once.
@@ -169,7 +169,7 @@ WEFT_API Tensor stack(const std::vector<Tensor>& xs, Whole dim = 0);
 WEFT_API Tensor repeat(In x, const Shape& times);
 /// x reversed along dims. Grad: g reversed. Throws: ShapeError for a dim named twice.
 WEFT_API Tensor flip(In x, const Shape& dims);
-/// x moved by `shift` elements along dim; those moved out come in at the other end. Grad: g moved back.
+/// x moved by `shift` elements along dim; elements moved out come in at the other end. Grad: g moved back.
 WEFT_API Tensor roll(In x, Whole shift, Whole dim);
 /// The same along all elements in row-major order; the result has x's sizes.
 WEFT_API Tensor roll(In x, Whole shift);
@@ -183,7 +183,7 @@ WEFT_API Tensor tril(In x, Whole k = 0);
 /// The upper triangle of the last two dims: x on and above diagonal k, 0 below. Grad: triu of g.
 /// Throws: ShapeError for fewer than two dims.
 WEFT_API Tensor triu(In x, Whole k = 0);
-/// x with `value` around it. pads holds {before, after} of the last dim, then of the one before it, and so
+/// x with `value` around it. pads holds {before, after} of the last dim, then of the dim before it, and so
 /// on. Shape: pad({a, b}) of [.., N] -> [.., a + N + b]. Grad: the part of g that holds x.
 /// Throws: ShapeError for an odd number of pads, more than x's dims need, or negative ones.
 WEFT_API Tensor pad(In x, const Shape& pads, Scalar value = 0);

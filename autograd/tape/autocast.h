@@ -1,8 +1,9 @@
 // Mixed precision. Inside an Autocast scope, matrix products and recurrent layers cast their float32
 // arguments to a half dtype. Operations that are too inaccurate in a half dtype (softmax, losses, norms,
-// sums, exponentials) cast half arguments to float32. All others run in the wider dtype of their arguments,
-// as always. The argument types in the headers of autograd/ops tell which: AutocastArg, Fp32Arg, In. The
-// casts are recorded, so a float32 parameter gets a float32 gradient. float64 arguments are never cast.
+// sums, exponentials) cast half arguments to float32. All other operations run in the wider dtype of their
+// arguments, as usual. The argument types in the headers of autograd/ops show the kind of each: AutocastArg,
+// Fp32Arg, In. The casts are recorded, so a float32 parameter gets a float32 gradient. float64 arguments are
+// never cast.
 #pragma once
 
 #include <weft/autograd/tape/grad_mode.h>

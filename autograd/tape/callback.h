@@ -11,7 +11,7 @@ namespace weft {
 
 template <class Signature> class Callback;
 
-/// Copies share one callable. Thread safety: that of the callable.
+/// Copies of a Callback share one callable. Thread safety: that of the callable.
 template <class R, class... Args> class Callback<R(Args...)> {
  public:
   Callback() = default;

@@ -10,10 +10,10 @@
 namespace weft {
 
 /// f(inputs), with the tape of f rebuilt inside backward, under the Autocast of the forward call. Random
-/// draws of the calling thread repeat, from all generators, and no generator moves in backward. Parameters
+/// draws of the calling thread repeat, from all generators, and backward advances no generator. Parameters
 /// that f captures receive their gradients through backward(); for grad() with respect to them pass them as
 /// inputs.
-/// Throws: the exceptions of f; in backward AutogradError under create_graph, or if f makes another number of
+/// Throws: the exceptions of f; in backward AutogradError under create_graph, or if f makes more or fewer
 /// draws than in forward.
 WEFT_API std::vector<Tensor> checkpoint(const TensorFunction& f, const std::vector<Tensor>& inputs);
 

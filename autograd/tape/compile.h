@@ -1,20 +1,21 @@
-// compile: runs of a function of tensors are recorded, and later calls replay the kernels alone. A replay has
+// compile: runs of a function of tensors are recorded, and later calls replay only the kernels. A replay has
 // no dispatch, no bookkeeping of autograd and no allocation of temporaries. Its results have the bits of an
 // ordinary run. Pointwise operations that follow each other run block by block, so that large temporaries do
 // not travel through memory. Tensors lie on the CPU.
 //   auto policy = weft::compile([&](const Tensor& x) { return softmax(net.forward(x), 1); });
 //   NoGrad guard;
-//   Tensor p = policy(x);  // recorded; so is the second call, the later ones are replays
+//   Tensor p = policy(x);  // recorded, as is the second call; later calls are replays
 // - Host side effects are not replayed. A replay runs no line of f: it prints nothing, counts nothing, and
 //   changes no variable. It repeats the writes that f's operations make to arguments and captured tensors.
 // - f is a function of its arguments and of the values of the tensors that it captures. A number of the host
 //   that f reads from elsewhere (a step count, a rate) is a constant of the recording. So is the choice of a
-//   captured tensor or of a generator: do not assign to a captured handle or pointer. Numbers that change
-//   are arguments: a tensor without dims, or a number, each value of which is recorded for itself.
+//   captured tensor or of a generator: do not assign to a captured handle or pointer. Pass numbers that
+//   change as arguments: as a tensor without dims, or as a number, of which each value is recorded
+//   separately.
 // - A replay takes no mutex that f locks. A function that calls another worker, or waits for one, is never
 //   replayed.
-// - An ordinary run takes place wherever a replay might differ, and reason() tells why. Not seen are values
-//   that f reads or writes through Tensor::raw(), and tensors of f that other threads write to.
+// - f runs wherever a replay might differ, and reason() states why. compile cannot see values that f reads or
+//   writes through Tensor::raw(), nor writes of other threads to tensors of f.
 #pragma once
 
 #include <array>
@@ -34,19 +35,20 @@
 
 namespace weft {
 
+/// Options of compile.
 struct CompileOptions {
-  /// Each n-th replay of a signature is checked: f runs too, from the same values and draws, and both must
-  /// give the same bits. 0: none but the first.
+  /// Each n-th replay of a signature is checked: f also runs, with the same values and draws, and both must
+  /// give the same bits. 0: only the first replay is checked.
   int check_every = 0;
-  /// Signatures (sizes, dtypes, numbers, grad mode, ...) that are recorded; calls of others run f. The memory
-  /// of the temporaries of each is kept.
+  /// The most signatures (sizes, dtypes, numbers, grad mode, ...) that are recorded; calls with further
+  /// signatures run f. Each recording keeps the memory of its temporaries.
   int max_programs = 8;
 };
 
-/// The calls so far, by the way they were run, without those inside the recording of another function.
+/// Numbers of calls so far, by how they ran. Calls made while another function is recorded do not count.
 struct CompileStats {
   int64_t replays = 0, recordings = 0, eager = 0;
-  /// The pointwise operations of the replays that ran block by block together with others.
+  /// pointwise operations of replays that ran block by block with other operations
   int64_t fused = 0;
 };
 
@@ -90,8 +92,8 @@ class WEFT_API CompiledPrograms {
   std::unique_ptr<Impl> impl_;
 };
 
-/// To be called after a change of a flag that layers read (Module::train) and after a move of tensors
-/// (Module::to). Older recordings are made anew.
+/// To be called after a change of a flag that layers read (Module::train) or a move of tensors (Module::to).
+/// Functions are then recorded again at their next call.
 WEFT_API void note_mode_change() noexcept;
 
 // Results as a list: a Tensor, a vector of them, a tuple, pair or array of them, or nothing.
@@ -130,16 +132,16 @@ template <class R> R unlisted(std::vector<Tensor> ys) {
 }  // namespace detail
 
 /// A function with its recordings; made by compile(). Its arguments are tensors, vectors of tensors, numbers
-/// and enums. It returns a Tensor, or a vector, tuple, pair or array of them, or void. Results are fresh
-/// tensors, as those of f.
-/// Thread safety: any thread may call it. A call that meets one of another thread runs f, or waits for the
-/// end of a replay that writes to tensors.
+/// and enums. It returns a Tensor, or a vector, tuple, pair or array of them, or void. Results are new
+/// tensors, like those of f.
+/// Thread safety: any thread may call it. A call during a call of another thread runs f, or waits for the end
+/// of a replay that writes to tensors.
 template <class F> class Compiled {
  public:
   Compiled(F f, CompileOptions options) : f_(std::move(f)), programs_(options) {}
 
-  /// Throws: as f; ValueError if a check (CompileOptions::check_every) finds other bits than f's. Then f has
-  /// run, its writes stand, and later calls of this signature run f.
+  /// Throws: as f; ValueError if a check (CompileOptions::check_every) finds bits that differ from f's. Then
+  /// f has run, its writes stand, and later calls of this signature run f.
   template <class... A> auto operator()(const A&... args) {
     using Given = std::remove_cvref_t<std::invoke_result_t<F&, const A&...>>;
     using R =
@@ -166,16 +168,17 @@ template <class F> class Compiled {
   detail::CompiledPrograms programs_;
 };
 
-/// A copy of f with recordings of its own. Objects that f captures by reference must outlive it. The first
-/// two calls of each signature are recorded and compared. A number that differs between them is refused, and
-/// reason() names its operation. Other sizes, strides, dtypes, numbers, requires_grad and grad or inference
-/// modes are signatures of their own. A call is recorded anew if a captured tensor is gone or lies elsewhere,
-/// or if the train() flag of any module has changed. It is so too if all recordings had one tensor as an
-/// argument and another one comes, because f may have captured the first.
-/// Replays draw from the generators of f as f would, which outlive the calls. They hold no graph: f runs as
-/// always if a result requires grad. Inside f, weft::grad() gives gradients as results. A whole training step
-/// is replayed too: zero_grad(), backward() and the step of an optimizer, with the rate and count of the
-/// replay. An IndexError in a replay leaves the generator, step counts and gradients as one in f does.
+/// A copy of f with separate recordings. Objects that f captures by reference must outlive it. The first two
+/// calls of each signature are recorded and compared. A number that differs between them is refused, and
+/// reason() names its operation. Other sizes, strides, dtypes, numbers, requires_grad, grad mode or inference
+/// mode make another signature. A call is recorded anew if a captured tensor was destroyed or moved, or if
+/// the train() flag of any module has changed. It is also recorded anew if all recordings had the same tensor
+/// as an argument and the call has another, because f may have captured that tensor.
+/// Replays draw from the generators of f as f would, which outlive the calls. Replays record no graph: f runs
+/// as usual if a result requires grad. Inside f, weft::grad() gives gradients as results. A whole training
+/// step is replayed too: zero_grad(), backward() and the step of an optimizer, with the rate and count of the
+/// replay. An IndexError in a replay leaves the generator, step counts and gradients as an IndexError in f
+/// does.
 /// Throws: ValueError for a negative check_every or max_programs.
 template <class F> Compiled<std::decay_t<F>> compile(F&& f, CompileOptions options = {}) {
   return {std::forward<F>(f), options};

@@ -23,9 +23,9 @@ namespace weft {
 class WEFT_API GradSink {
  public:
   virtual ~GradSink() = default;
-  /// `grad` has the leaf's sizes and dtype; if `may_steal`, the sink may keep it without a copy.
+  /// `grad` has the leaf's sizes and dtype; if `may_steal`, the sink may keep that tensor without a copy.
   virtual void accumulate(const Tensor& leaf, Tensor grad, bool may_steal) = 0;
-  /// The same for a row-wise gradient; a sink without a form of it gets the dense one.
+  /// The same for a row-wise gradient; the default calls accumulate() with the dense gradient.
   virtual void accumulate_rows(const Tensor& leaf, RowGrad grad, bool may_steal);
 };
 
@@ -35,11 +35,12 @@ WEFT_API GradSink& local_sink();
 /// One backward: marked nodes, their in-degrees and a ready queue. The head of this file has the steps.
 class WEFT_API Pass {
  public:
+  /// Options of a pass.
   struct Options {
     bool retain_graph = false;
     bool create_graph = false;
     GradSink* sink = nullptr;  ///< null: local_sink()
-    /// other threads may call the pass; false avoids the locks of a pass that one thread owns
+    /// other threads may call the pass; false avoids the locks if only one thread uses it
     bool shared = true;
   };
   /// Called for each slot of a boundary node (recv) when marking first reaches it.
@@ -77,6 +78,7 @@ class WEFT_API Pass {
 WEFT_API void backward(std::span<const Tensor> roots, std::span<const Tensor> gradients = {},
                        bool retain_graph = false, bool create_graph = false);
 
+/// Options of grad().
 struct GradOptions {
   bool retain_graph = false;
   bool create_graph = false;  ///< implies retain_graph

@@ -38,9 +38,9 @@ class WEFT_API FunctionContext {
   /// Any other value that backward needs; a tensor kept here counts as a constant.
   template <class T> void put(T value) { data_ = std::move(value); }
   template <class T> T& get() { return std::any_cast<T&>(data_); }
-  /// Whether the gradient of a tensor input is wanted; if not, backward may return it undefined.
+  /// Whether the gradient of a tensor input is wanted; if not, backward may return an undefined gradient.
   bool needs_grad(size_t input) const { return input < needs_.size() && needs_[input]; }
-  /// Marks an output that carries no gradient (indices, masks). Floating outputs do by default.
+  /// Marks an output that carries no gradient (indices, masks). By default, floating outputs carry gradients.
   void mark_non_differentiable(const Tensor& output) { constant_.push_back(output); }
 
  private:
@@ -49,7 +49,7 @@ class WEFT_API FunctionContext {
   std::vector<Saved> saved_;
   std::vector<SavedOutput> saved_outputs_;
   enum class Kind : uint8_t { kOutput, kInput, kIntermediate };
-  // of the i-th saved tensor: its kind, and its position among the outputs or the others
+  // of the i-th saved tensor: its kind, and its position among the outputs or the other tensors
   std::vector<std::pair<Kind, size_t>> places_;
   std::vector<bool> needs_;
   std::any data_;

@@ -36,16 +36,18 @@ class GradMode {
  private:
   bool before_;
 };
+/// Switches recording off for its lifetime.
 struct NoGrad : GradMode {
   NoGrad() : GradMode(false) {}
 };
+/// Switches recording on for its lifetime.
 struct EnableGrad : GradMode {
   EnableGrad() : GradMode(true) {}
 };
 
-/// NoGrad for evaluation; custom layers can tell it from NoGrad by autograd_state().inference. A view taken
-/// in it is like detach(): a write that is recorded later changes the history of the tensor written through
-/// only. So views are cheaper than under NoGrad; all else costs the same.
+/// NoGrad for evaluation; autograd_state().inference lets custom layers distinguish it from NoGrad. A view
+/// taken in it is like detach(): a later recorded write changes only the history of the tensor that was
+/// written through. So views are cheaper than under NoGrad; all else costs the same.
 class InferenceMode {
  public:
   InferenceMode() : before_(autograd_state()) {

@@ -11,6 +11,7 @@
 
 namespace weft {
 
+/// Options of gradcheck and gradgradcheck.
 struct GradcheckOptions {
   double eps = 1e-6;  ///< step of the differences
   double atol = 1e-5;

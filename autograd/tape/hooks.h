@@ -1,4 +1,4 @@
-// Hooks: functions that see, and may replace, gradients during backward. Registration returns a handle;
+// Hooks: functions that get gradients during backward, and may replace them. Registration returns a handle;
 // remove() removes the hook, and a ScopedHook does so at the end of its scope. A handle may outlive its
 // tensor or node.
 #pragma once
@@ -36,13 +36,14 @@ class ScopedHook {
   HookHandle handle_;
 };
 
-// All but the last refuse row-wise gradients (row_grad.h): the backward throws AutogradError.
+// With a hook of another kind than PostAccumulateHook, a row-wise gradient (row_grad.h) is an AutogradError
+// of the backward.
 
 /// Gets a gradient; returns its replacement, or an undefined Tensor to leave it unchanged.
 using TensorHook = Callback<Tensor(const Tensor&)>;
 /// Gets the gradients of a node's outputs, and may change them.
 using NodePreHook = Callback<void(GradList&)>;
-/// Gets the gradients of a node's inputs, which it may change, and those of its outputs.
+/// Gets the gradients of a node's inputs, which it may change, and the gradients of its outputs.
 using NodePostHook = Callback<void(GradList& inputs, const GradList& outputs)>;
 /// Called after a gradient was accumulated in a leaf.
 using PostAccumulateHook = Callback<void(const Tensor& leaf)>;
@@ -51,9 +52,12 @@ using PostAccumulateHook = Callback<void(const Tensor& leaf)>;
 /// propagated or accumulated. After an in-place write to x, the hook still belongs to the value before the
 /// write. Throws: AutogradError if x does not require grad.
 WEFT_API HookHandle register_hook(const Tensor& x, TensorHook hook);
-/// Throws: AutogradError unless x is a leaf that requires grad.
+/// Calls `hook` after each accumulation into grad() of the leaf x. Throws: AutogradError unless x is a leaf
+/// that requires grad.
 WEFT_API HookHandle register_post_accumulate_hook(const Tensor& x, PostAccumulateHook hook);
+/// Calls `hook` in each backward before the node computes, after the tensor hooks of its outputs.
 WEFT_API HookHandle register_pre_hook(const Ref<Node>& node, NodePreHook hook);
+/// Calls `hook` in each backward after the node has computed the gradients of its inputs.
 WEFT_API HookHandle register_post_hook(const Ref<Node>& node, NodePostHook hook);
 
 }  // namespace weft

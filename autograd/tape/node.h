@@ -53,8 +53,8 @@ class WEFT_API Node : public RefCounted {
   static void operator delete(void* p, size_t bytes) noexcept;
   static void destroy(Node* n) noexcept;  // iterative
 
-  /// Computes the gradients of the inputs, one per edge, from those of the outputs. Called by the engine
-  /// only.
+  /// Computes the gradients of the inputs, one per edge, from the gradients of the outputs. Called by the
+  /// engine only.
   virtual GradList apply(GradList grads, Pass& pass) = 0;
   /// Frees saved tensors after a pass without retain_graph; a later apply throws.
   virtual void release_saved() noexcept {}

@@ -95,7 +95,7 @@ WEFT_API void drop_packed(Packed* p) noexcept;
 
 /// A tensor kept for backward: an alias without history, and separately its edge, so that no cycle can arise.
 /// get() throws AutogradError that names the operation if the tensor was written in place since, by an
-/// optimizer step too. Of a parameter marked concurrent it keeps the current block, to which no step writes.
+/// optimizer step too. For a parameter marked concurrent it keeps the current block, to which no step writes.
 /// Empty while grad mode is off.
 class WEFT_API Saved {
  public:
@@ -180,12 +180,16 @@ template <class F> class OpNode final : public Node {
   alignas(F) unsigned char f_[sizeof(F)];
 };
 
+/// Gives the node edges to its inputs, and makes it the history of the outputs.
 WEFT_API void link(Ref<Node> node, std::span<Tensor> outputs, Inputs inputs);
 WEFT_API void link(Ref<Node> node, std::span<Tensor> outputs, std::span<const Tensor> inputs);
+/// link() for a view of `base`. A later recorded write to either changes the history of both.
 WEFT_API void link_view(Ref<Node> node, Tensor& view, const Tensor& base);
+/// The same for a view without history, taken while nothing is recorded.
 WEFT_API void note_view(Tensor& view, const Tensor& base);
 /// Throws: AutogradError for a write that is not allowed. `wanted`: the write will be recorded.
 WEFT_API void check_in_place(const char* name, const Tensor& x, bool wanted);
+/// Makes the node, a write to x, the new history of x and of the base that x is a view of.
 WEFT_API void link_in_place(Ref<Node> node, const Tensor& x, Inputs others);
 }  // namespace detail
 
@@ -220,7 +224,7 @@ void record(const char* name, std::span<Tensor> outputs, std::span<const Tensor>
     detail::link(Ref<Node>::adopt(new Op(name, std::forward<F>(backward))), outputs, inputs);
   }
 }
-/// Records `y` as a view of `x`, whose storage it shares. A later in-place write through it updates the
+/// Records `y` as a view of `x`, whose storage it shares. A later in-place write through the view updates the
 /// history of its base.
 template <class F> Tensor record_view(const char* name, Tensor y, const Tensor& x, F&& backward) {
   if (detail::wants_record({x})) {

@@ -1,5 +1,5 @@
-// Saved-tensor hooks: they store the tensors saved for backward in another form (in host memory, compressed,
-// on disk).
+// Saved-tensor hooks store the tensors saved for backward in another form (in host memory, compressed, on
+// disk).
 #pragma once
 
 #include <any>

@@ -10,6 +10,7 @@
 
 namespace weft {
 
+/// A vector of T; up to N elements need no heap memory.
 template <class T, int N> class SmallVector {
  public:
   SmallVector() = default;

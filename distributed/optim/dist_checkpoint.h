@@ -41,6 +41,7 @@ struct ModulePart {
   RRef<nn::Module> module;
 };
 
+/// Options of save_checkpoint and load_checkpoint.
 struct CheckpointOptions {
   /// The shards travel between owners and caller in pieces, and only the caller needs the folder. Each shard
   /// passes through its memory. A set does not remember how it was written.

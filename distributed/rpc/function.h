@@ -63,6 +63,7 @@ class WEFT_API PreparedCall {
   virtual void run(void* object, std::unique_ptr<Finisher> finisher) = 0;
 };
 
+/// The form of a registered function.
 enum class FunctionForm : uint8_t { kFunction, kConstructor, kMethod };
 
 /// A registered function.

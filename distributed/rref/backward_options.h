@@ -11,6 +11,7 @@ using rpc::Duration;
 /// The two modes of PyTorch's distributed autograd design; dist_autograd.h describes them.
 enum class Backward : uint8_t { kFast, kSmart };
 
+/// Options of a distributed backward pass.
 struct BackwardOptions {
   bool retain_graph = false;  ///< keep the graph for another pass
   /// Records the pass, so that gradients have graphs of their own across the workers. Further passes of the

@@ -1,4 +1,4 @@
-// The ABI stamp that the core library and a CUDA library compare; included by the two files that do so.
+// The ABI stamp that the core library and a CUDA library compare; included by the two files that compare it.
 #pragma once
 
 #include <cstring>
@@ -10,8 +10,8 @@
 
 namespace weft {
 
-/// Text of everything on which both sides must agree. It has version, compiler, standard library, the sizes
-/// of the structs passed between them, the operations and the virtual functions.
+/// A text of everything on which both sides must agree: version, compiler, standard library, sizes of the
+/// structs passed between them, operations and virtual functions.
 inline std::string abi_stamp() {
   // a pointer to a virtual member function holds its place in the virtual table
   void (Accelerator::*last)(void*) noexcept = &Accelerator::close_shared;

@@ -26,7 +26,7 @@ struct WEFT_API AdagradRule {
     detail::not_negative(kName, "weight_decay", o.weight_decay);
   }
 
-  /// Neither the sum nor the parameter changes without a gradient then.
+  /// Without weight decay, a zero gradient changes neither the sum nor the parameter.
   static bool over_rows(const Options& o) { return o.weight_decay == 0; }
 
   Gradient gradient;

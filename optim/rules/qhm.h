@@ -1,5 +1,5 @@
 // Quasi-hyperbolic momentum: a mean of the plain gradient step and the momentum step.
-// optim/qhm_settings.h has the settings that make it other methods.
+// optim/qhm_settings.h has settings with which it equals other methods.
 #pragma once
 
 #include <weft/optim/rules/rule.h>

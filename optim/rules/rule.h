@@ -5,9 +5,10 @@
 // step.
 //
 // Common options, all with defaults: lr >= 0 is the learning rate, in units of the parameter per unit of the
-// gradient. weight_decay >= 0 is the L2 factor. maximize makes a step ascend. master_weights lets it take
+// gradient. weight_decay >= 0 is the L2 factor. maximize makes a step ascend. master_weights allows
 // parameters of a half type (optim/optimizer.h). A kKernelName begins with weft::, so a rule of the user may
-// have the same kName. The numbers of a formula are Hyper, and those that it needs often 1 - beta too.
+// have the same kName. The numbers of a formula are members of type Hyper, and so is 1 - beta where a formula
+// uses it often.
 #pragma once
 
 #include <cmath>

@@ -58,7 +58,7 @@ struct WEFT_API SGDRule {
     }
   };
 
-  /// The gradient alone moves a parameter then.
+  /// Without momentum and weight decay, only the gradient moves a parameter.
   static bool over_rows(const Options& o) { return o.momentum == 0 && o.weight_decay == 0; }
   /// With g = 0, d is decay p.
   static MissedStep missed(const Options& o, int64_t t) {

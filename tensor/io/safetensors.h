@@ -18,6 +18,7 @@ using NamedTensors = std::vector<std::pair<std::string, Tensor>>;
 /// Text by name, in order.
 using Metadata = std::vector<std::pair<std::string, std::string>>;
 
+/// The contents of a file.
 struct SafetensorsFile {
   NamedTensors tensors;  ///< in the order of the file's data, then the aliases
   Metadata metadata;     ///< without the alias entries
