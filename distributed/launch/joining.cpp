@@ -26,11 +26,11 @@ void check_store_kind(Store& store, const JoinOptions& options) {
                       "; a static group that once met there takes no further worker"));
   }
   if (rendezvous)
-    throw ValueError(str("init: ", where,
-                         " is the rendezvous of a static group, and no store of an elastic "
-                         "one; to join that group while it forms, give rank and world_size in place of "
-                         "InitOptions::store; an elastic group has a store of its own, by serve_store or "
-                         "weft-store"));
+    throw ValueError(
+        str("init: ", where,
+            " is the rendezvous of a static group, not the store of an elastic group. To join "
+            "the static group while it forms, give rank and world_size in place of "
+            "InitOptions::store. An elastic group needs its own store (serve_store, weft-store)"));
 }
 
 WorkerId claim_id(Store& store, const std::string& name, TimePoint deadline) {
