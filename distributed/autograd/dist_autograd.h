@@ -9,20 +9,21 @@
 // A request or reply sent inside a context may carry tensors that require grad. Then it gets a send node at
 // its sender and a recv node at its receiver. Gradients are kept per context, not in grad(), so several
 // trainers may share parameters. A parameter that the loss does not depend on has no entry. The context's
-// destructor frees it on all workers it reached.
-//   Backward::kSmart  is PyTorch's SMART mode, and the default: it first marks the reachable graph across the
-//                     workers, with two more small messages per hop. Replies carry in advance the answer that
-//                     a mark would find, so there are none where the called workers called nobody else.
-//                     Unused results, several losses and failed calls are allowed.
+// destructor frees the context on all workers that it reached.
+//   Backward::kSmart  is the default. It is the SMART mode of PyTorch's design, which PyTorch does not
+//                     implement. It first marks the reachable graph across the workers, with two more small
+//                     messages per hop. Replies already carry the marks, so workers that called no other need
+//                     no mark messages. Unused results, several losses and failed calls are allowed.
 //   Backward::kFast   is PyTorch's FAST mode: it assumes that every recorded send takes part in the pass. The
 //                     watchdog names a send without a gradient, with peer, function and age, after `stall`.
 // With create_graph a SMART pass records itself. Its gradients have graphs over the workers, and a later pass
-// of the context may begin at a scalar made of them. Its gradients are added to the first ones.
-// A failure on any worker ends the pass on all workers and frees its state and its gradients; those of
+// of the context may begin at a scalar made of them. The gradients of the later pass are added to the first
+// gradients.
+// A failure on any worker ends the pass on all workers and frees its state and gradients. The gradients of
 // earlier passes stay. The initiator throws the first error; its text begins with the failed worker. Without
 // retain_graph, a failed pass has freed the saved tensors of the nodes that ran, so another pass over the
-// same graph throws. A context and its passes belong to one life of a worker. The loss of that life ends them
-// everywhere, and a successor under the same name begins with its own. A pass may also begin at a remote
+// same graph throws. A context and its passes belong to one life of a worker. The loss of that life ends both
+// everywhere, and a successor under the same name begins with new contexts. A pass may also begin at a remote
 // value: RRef<Tensor>::backward(context.id()). Thread safety: contexts of different threads are independent;
 // passes over one context may run concurrently when their graphs are disjoint. All functions: any thread.
 #pragma once
@@ -57,10 +58,10 @@ class WEFT_API Context {
   int64_t id() const { return id_; }
   /// As dist_autograd::backward with this context.
   void backward(const std::vector<Tensor>& roots, const BackwardOptions& options = {}) const;
-  /// The gradient of a leaf of this worker; an undefined tensor without one. Of a row-wise gradient, as in
-  /// gradients(), a dense copy that refuses writes.
+  /// The gradient of a leaf of this worker; undefined if there is none. A row-wise gradient is returned as a
+  /// dense copy that refuses writes, also by gradients().
   Tensor gradient(const Tensor& leaf) const;
-  /// A row-wise gradient (autograd/tape/row_grad.h); undefined where it is dense or absent.
+  /// A row-wise gradient (autograd/tape/row_grad.h); undefined if the gradient is dense or absent.
   RowGrad row_gradient(const Tensor& leaf) const;
   /// All gradients of this worker.
   Gradients gradients() const;
@@ -74,11 +75,11 @@ class WEFT_API Context {
 /// that the graph reaches. Blocks until all workers are done, at most for options.timeout. Throws:
 /// AutogradError for an unknown context, a stalled pass or empty `roots`. AutogradError for a root that is
 /// not a scalar, is a leaf or does not require grad. AutogradError for create_graph in kFast, and for kFast
-/// in a context with such a pass. Timeout; PeerLost; the first error of a worker.
+/// in a context that has had a pass with create_graph. Timeout; PeerLost; the first error of a worker.
 WEFT_API void backward(int64_t context_id, const std::vector<Tensor>& roots,
                        const BackwardOptions& options = {});
-/// All gradients of a context on this worker, or that of one leaf (an undefined tensor without one). Throws:
-/// AutogradError for an unknown context.
+/// All gradients of a context on this worker, or the gradient of one leaf (undefined if there is none).
+/// Throws: AutogradError for an unknown context.
 WEFT_API Gradients get_gradients(int64_t context_id);
 WEFT_API Tensor get_gradient(int64_t context_id, const Tensor& leaf);
 WEFT_API RowGrad get_row_gradient(int64_t context_id, const Tensor& leaf);

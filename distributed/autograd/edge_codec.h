@@ -3,18 +3,18 @@
 //
 //   dist_autograd::set_edge_codec("ps", {.activations = WireCodec::kFloat16, .gradients = WireCodec::kInt8});
 //
-// It concerns the messages from this worker to that one. Activations are the tensors with history in recorded
-// requests and replies; gradients are those of backward passes. The other direction has a setting of its own,
-// at the other worker. Leaves, other dtypes, small tensors, row-wise gradients and tensors on devices travel
-// exactly. So do tensors that the codec cannot hold: with an inf or a NaN, or beyond 65504 for float16. Sizes
-// and dtype arrive as sent.
+// This sets the codec of the messages from this worker to "ps". Activations are the tensors with history in
+// recorded requests and replies; gradients are the tensors of backward passes. The other worker sets the
+// codec of the other direction. Leaves, other dtypes, small tensors, row-wise gradients and tensors on
+// devices travel exactly. So do tensors that the codec cannot hold: with an inf or a NaN, or beyond 65504 for
+// float16. The receiver gets the sizes and dtype that were sent.
 //   kFloat16  half of the bytes; each value is rounded to 11 significant bits.
 //   kInt8     a quarter of the bytes: steps of max|x| / 127 in each 1024 elements, so an error of at most
 //             half a step.
 // With error feedback a gradient's rounding error is added to the same gradient of the next context. So
 // errors do not add up over the steps. "The same" is the gradient of the same tensor of the context's n-th
 // message from that worker, of the same size. Its memory has a limit, and the oldest error is forgotten
-// first. A checkpoint over owners has the errors (optim/dist_checkpoint.h). Thread safety: any thread.
+// first. A checkpoint over owners saves these errors (optim/dist_checkpoint.h). Thread safety: any thread.
 #pragma once
 
 #include <cstdint>

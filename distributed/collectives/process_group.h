@@ -1,6 +1,6 @@
 // Collective operations on tensors: all processes of a group make the same call, and each gets the same
 // result. Names are those of torch.distributed. The engine is Gloo for tensors on the CPU. With the option
-// `device` it is NCCL for those on that device, and Gloo beside it.
+// `device`, NCCL handles tensors on that device.
 //
 //   const auto group = dist::new_group();          // in each worker of an RPC group
 //   group->all_reduce(x);                          // x becomes the sum over the workers, with the same bits
@@ -10,16 +10,17 @@
 //
 // All processes make the same calls in the same order. Before a call moves data, they compare its kind, dtype
 // and sizes. A call that differs throws the same error in all of them, nothing is changed, and the group goes
-// on. After a Timeout or PeerLost the processes no longer agree about the calls made: the group has failed,
-// its connections are closed, and each later call throws that error again. Make a new group then.
+// on. After a Timeout or PeerLost the processes no longer agree about the calls made, so the group has
+// failed. Its connections are closed, and each later call throws that error again. Make a new group then.
 //
 // A call with a tensor on the device only queues its work. It runs behind the work of the calling thread's
 // current stream, and that stream's later work waits for it; no thread waits for the device. The comparison
-// runs beside it. So its errors come with the next call or barrier(), and each of them is one of the group.
+// runs at the same time. So its errors are thrown by the next call or barrier(), and each of them fails the
+// group.
 //
-// Gloo's connections are TCP without encryption, and each takes the first process that connects to it. So
-// they stay on the loopback interface unless ProcessGroupOptions::insecure allows another address. Those of
-// NCCL stay there too if they do in the first group of the process (docs/data_parallel.md).
+// Gloo's connections are TCP without encryption, and each accepts the first process that connects. So they
+// stay on the loopback interface unless ProcessGroupOptions::insecure allows another address. NCCL's
+// connections stay there too if those of the process's first group do (docs/data_parallel.md).
 // Thread safety: every member may be called from any thread, but the order of calls counts.
 #pragma once
 
@@ -42,22 +43,23 @@ WEFT_API const char* to_string(ReduceOp op);
 
 /// Options of new_group.
 struct ProcessGroupOptions {
-  /// Tells groups that form at the same time apart, and stands in errors.
+  /// Distinguishes groups that form at the same time; part of error texts.
   std::string name = "default";
   rpc::Duration init_timeout = std::chrono::seconds(60);  ///< limit of new_group
-  /// Limit of each wait for another process in a collective. One that has ended is noticed soon.
+  /// Limit of each wait for another process in a collective. The end of a process is noticed sooner.
   rpc::Duration timeout = std::chrono::minutes(10);
-  std::string host = "127.0.0.1";  ///< address at which the others reach this process
+  std::string host = "127.0.0.1";  ///< address at which the other processes reach this one
   bool insecure = false;           ///< allows another host than the loopback interface
-  /// This process's CUDA device, for tensors there; each process of the group has one or none has. NCCL takes
-  /// one process for each device of a machine.
+  /// This process's CUDA device, for tensors there. Either all processes of the group have one or none has.
+  /// NCCL takes one process per device of a machine.
   Device device = kCpu;
 };
 
 /// A group of processes for collective operations. The destructor ends the connections. It waits for the
-/// collective under way, and fails those behind it with an RpcError. In a group with a device it waits for
-/// all collectives, and up to 10 s until all processes have come to the end of the group. So no process
-/// leaves while another one's device still needs it. A process that makes a call instead gets a PeerLost.
+/// collective under way, and fails the queued collectives with an RpcError. In a group with a device it waits
+/// for all collectives. Then it waits for the destructors of the other processes: at most 10 s in all, and
+/// `timeout` per wait. So no process leaves while another one's device still needs it. A process that makes a
+/// call instead gets a PeerLost.
 class WEFT_API ProcessGroup {
  public:
   ~ProcessGroup();
@@ -65,35 +67,35 @@ class WEFT_API ProcessGroup {
 
   int rank() const;
   int size() const;
-  /// The option of this process, kCpu in a group for the CPU alone.
+  /// ProcessGroupOptions::device of this process; kCpu in a group for the CPU alone.
   Device device() const;
   const std::string& name() const;
 
   // Each blocks until the result is there. Throws, in all processes and without a change: ValueError for
   // different calls, DTypeError and ShapeError for tensors that differ. Timeout; PeerLost. At once, in this
-  // process: ValueError for an undefined or read-only tensor or a rank out of range, DeviceError for a tensor
-  // neither on the CPU nor on the group's device, CudaError for one on the device while the thread records a
-  // graph, and as said below. CudaError also for a failure of NCCL.
+  // process: ValueError for an undefined or read-only tensor or a rank out of range. DeviceError for a tensor
+  // neither on the CPU nor on the group's device. CudaError for a tensor on the device while the thread
+  // records a graph. CudaError also for a failure of NCCL. Further errors stand at each function.
 
   /// Replaces the tensor in each process by the sum, average, ... of all. Each process gets the same bits.
-  /// Half types are added in their own precision; a NaN stays one, but NCCL's kMin and kMax may lose it.
+  /// Half types are added in their own precision; NaN stays NaN, but NCCL's kMin and kMax may lose it.
   /// Throws: DTypeError for bool, and for kAvg of integers.
   void all_reduce(const Tensor& tensor, ReduceOp op = ReduceOp::kSum);
-  /// The same beside the calling thread, in the order of the calls. Do not touch the tensor until the future
-  /// is done; it has the errors of the collective. On the device: until its wait has returned, which makes
-  /// the current stream wait for the work.
+  /// The same without blocking the calling thread, in the order of the calls. Do not use the tensor until the
+  /// future is done; the future has the errors of the collective. On the device, do not use it until the
+  /// future's wait() has returned, which makes the current stream wait for the work.
   rpc::Future<void> all_reduce_async(const Tensor& tensor, ReduceOp op = ReduceOp::kSum);
-  /// Replaces the tensor in each process by that of rank `src`.
+  /// Replaces the tensor in each process by the tensor of rank `src`.
   void broadcast(const Tensor& tensor, int src = 0);
   /// The tensors of all processes, by rank.
   std::vector<Tensor> all_gather(const Tensor& tensor);
-  /// Returns when all processes have called it, and their work queued before on the device is done: that of
-  /// the group, and that of the calling thread's current stream. In a group with a device it throws CudaError
+  /// Returns when all processes have called it and their earlier work on the device is done. That is the work
+  /// of the group and of the calling thread's current stream. In a group with a device it throws CudaError
   /// while the thread records a graph.
   void barrier();
 
   /// Ends the connections after the calls made before it. Later calls throw an RpcError with this text here,
-  /// and PeerLost in the other processes, which hear of it at once. For a process that cannot make its next
+  /// and PeerLost in the other processes, which notice at once. For a process that cannot make its next
   /// calls. On the device, calls whose work is queued and not done are lost in all processes. Their tensors
   /// hold no result. To keep it, wait for the device first (cuda::synchronize).
   void abort(const std::string& why);
@@ -107,21 +109,20 @@ class WEFT_API ProcessGroup {
 
 /// True if weft was built with Gloo; without it a group has one process.
 WEFT_API bool is_gloo_available();
-/// True if NCCL is found, 2.14 or newer: libnccl.so.2, or the file that WEFT_NCCL_LIBRARY names.
+/// True if NCCL 2.14 or newer is found: libnccl.so.2, or the file that WEFT_NCCL_LIBRARY names.
 WEFT_API bool is_nccl_available();
 
 /// Makes a group of workers of this RPC group (names; empty: all), ranked by their ids. Each of them makes
 /// the call. Blocks at most about options.init_timeout. Throws: ValueError for unknown or repeated names, for
-/// names without this worker, for a host that is not loopback without `insecure`, for workers of several
-/// machines at loopback addresses, and for groups of different names. RpcError without an agent, without
-/// Gloo, and for a host that is unknown or cannot be used. DeviceError in all processes where one lacks its
-/// device or NCCL; CudaError of NCCL. Timeout; PeerLost.
+/// names without this worker, and for groups of different names. ValueError for a host beyond loopback
+/// without `insecure`, and for workers of several machines at loopback addresses. RpcError without an agent,
+/// without Gloo, and for a host that is unknown or cannot be used. DeviceError in all processes where one
+/// lacks its device or NCCL; CudaError of NCCL. Timeout; PeerLost.
 WEFT_API std::shared_ptr<ProcessGroup> new_group(std::vector<std::string> workers = {},
                                                  const ProcessGroupOptions& options = {});
 
 /// The same for any processes that share a store (launch/store.h). A call that failed may be repeated.
-/// Throws: ValueError also for a rank out of range and another world size than rank 0's; the errors of the
-/// store.
+/// Throws: ValueError also for a rank out of range and a world size unlike rank 0's; the errors of the store.
 WEFT_API std::shared_ptr<ProcessGroup> new_group(std::shared_ptr<rpc::Store> store, int rank, int world_size,
                                                  const ProcessGroupOptions& options = {});
 

@@ -1,13 +1,14 @@
-// The inspection service: a gRPC server with a port of its own, through which any gRPC client looks into this
-// worker and its group. It is a library of its own, weft::distributed_inspection, and nothing makes one
-// unless the program does.
+// The inspection service: a gRPC server with its own port, through which any gRPC client inspects this worker
+// and its group. It is a separate library, weft::distributed_inspection. Only the program itself starts such
+// a server.
 //
 //   rpc::InspectionServer inspection;                       // a unix socket that this user can open
 //   std::puts(inspection.address().c_str());                // "unix:/run/user/1000/weft/8f..."
 //   rpc::InspectionServer far({.address = "0.0.0.0:7070", .tls = tls, .allow = {"operator"}});
 //
 // inspection.proto has the methods: members, counters, open calls, waits, latencies, trace. All of them read.
-// gRPC's services for health and reflection answer beside it. A unix socket is a file in a folder with mode
+// The server also has gRPC's services for health and reflection. A unix socket is a file in a folder with
+// mode
 // 0700. A TCP port, the loopback interface included, needs TLS with certificates of the clients, or an
 // explicit insecure = true. Calls run on threads of the server and never on those of the group.
 #pragma once
@@ -24,32 +25,32 @@ namespace weft::rpc {
 
 /// Options of an InspectionServer.
 struct InspectionOptions {
-  /// "host:port"; port 0: chosen by the system. Empty: a unix socket in the folder of this user.
+  /// "host:port"; port 0: chosen by the system. Empty: a unix socket in this user's folder.
   std::string address{};
   /// For an address with a port. check_names and server_name have no meaning here. Certificate files are read
   /// again after they have changed.
   std::optional<TlsOptions> tls{};
-  /// allows a port without TLS, and TLS without certificates of the clients
+  /// allows a port without TLS, and TLS without client certificates
   bool insecure = false;
   /// The clients that may call: one of these names must be a subject alternative name of the certificate.
-  /// Empty: every certificate of the authority.
+  /// Empty: every certificate of the authority may call.
   std::vector<std::string> allow{};
-  int max_calls = 8;  ///< at a time; further ones are refused. Only one of them reads a trace
+  int max_calls = 8;  ///< calls at a time; further calls are refused. Only one at a time reads a trace
   Duration max_call_time = std::chrono::seconds(30);  ///< limit of a call; the client's own may be shorter
   /// age at which a connection is ended, and the client connects again
   Duration max_connection_age = std::chrono::minutes(10);
 };
 
 /// Serves the inspection from its construction to its destruction. It shows the agent of the scope in which
-/// it is made (AgentScope). Made outside of any, it shows the default agent of the time of each call, so it
-/// may be made before init_rpc. Thread safety: any thread.
+/// it is made (AgentScope). Made outside any such scope, it shows the process's default agent at the time of
+/// each call, so it may be made before init_rpc. Thread safety: any thread.
 class WEFT_API InspectionServer {
  public:
   /// Listens and serves. Throws: ValueError for an address that cannot be parsed, limits out of range, or an
   /// access list without certificates. RpcError for an address in use, a port without credentials, and a
   /// folder of sockets that others can open. IoError for an unreadable certificate file.
   explicit InspectionServer(InspectionOptions options = {});
-  /// Ends the open calls, and waits for those that ask other workers: at most max_call_time.
+  /// Ends the open calls. It waits for calls that ask other workers, at most max_call_time.
   ~InspectionServer();
   InspectionServer(const InspectionServer&) = delete;
 

@@ -2,7 +2,7 @@
 // options or from the environment of a launcher (torchrun, SLURM, OpenMPI, MPICH / Intel MPI, Kubernetes).
 //
 // How it is used:
-//   const LaunchInfo info = launch_info({.rank = options.rank});   // an option beats the environment
+//   const LaunchInfo info = launch_info({.rank = options.rank});   // an option overrides the environment
 #pragma once
 
 #include <cstdint>
@@ -37,13 +37,15 @@ struct LaunchInfo {
 /// Reads one environment variable; returns null if it is not set.
 using Environment = std::function<const char*(const char* name)>;
 
-/// Combines options and environment; options win. The port of rank 0 is WEFT_MASTER_PORT, else MASTER_PORT,
-/// else 29500. Under torchrun, whose agent listens at MASTER_PORT itself, it is MASTER_PORT + 1. Throws:
-/// ValueError for a missing variable, one that is not a number (the text names it), or a rank not below the
-/// world size. Thread safety: it reads the process environment, which no thread may change meanwhile.
+/// Combines options and environment; options override the environment. The port of rank 0 is
+/// WEFT_MASTER_PORT, else MASTER_PORT, else 29500. Under torchrun, whose agent listens at MASTER_PORT itself,
+/// it is MASTER_PORT + 1. Throws: ValueError for a missing variable, a variable that is not a number (the
+/// text names it), or a rank not below the world size. Thread safety: it reads the process environment, which
+/// no thread may change meanwhile.
 WEFT_API LaunchInfo launch_info(const LaunchOptions& options = {}, const Environment& environment = {});
 
-/// True if a launcher's variable gives this process a rank (RANK, SLURM_PROCID, ...); an empty one does not.
+/// True if a launcher's variable gives this process a rank (RANK, SLURM_PROCID, ...); an empty variable does
+/// not.
 WEFT_API bool launched(const Environment& environment = {});
 
 /// The first host of a SLURM node list: "gpu[07-12,20],login" gives "gpu07".

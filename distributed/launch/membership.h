@@ -11,8 +11,8 @@
 // Each life of a worker holds a lease at the store under its name. A life that cannot renew it in time is
 // fenced: it serves nothing, and its calls fail with Fenced. It goes on when it renews before a successor has
 // its name. A successor gets the name once that lease has run out or the old life has left. So no two lives
-// of a name serve at one time. A member that the others lose leaves the list when its lease has run out.
-// membership.cpp describes the keys of the store.
+// of a name serve at the same time. A lost member leaves the list when its lease has run out. membership.cpp
+// describes the keys of the store.
 #pragma once
 
 #include <functional>
@@ -43,9 +43,9 @@ struct JoinOptions {
 /// Thread safety: every member may be called from any thread.
 class WEFT_API Membership : public std::enable_shared_from_this<Membership> {
  public:
-  /// Joins the group that `store` orders, and learns the members. Blocks while another life holds the lease
-  /// of the name. Throws: Timeout that names the holder. ValueError for a bad name, a group without free ids,
-  /// or the store of a rendezvous. ValueError or DeviceError for device maps that do not fit the members
+  /// Joins the group of `store` and reads the list of members. Blocks while another life holds the lease of
+  /// the name. Throws: Timeout that names the holder. ValueError for a bad name, a group without free ids, or
+  /// a store that is a rendezvous. ValueError or DeviceError for device maps that do not fit the members
   /// (joining.cpp). The errors of make_agent and of the store.
   static std::shared_ptr<Membership> join(std::shared_ptr<Runtime> runtime, std::shared_ptr<Store> store,
                                           const JoinOptions& options);
@@ -55,7 +55,7 @@ class WEFT_API Membership : public std::enable_shared_from_this<Membership> {
   ~Membership();
 
   const std::shared_ptr<Agent>& agent() const;
-  /// The store that orders the group. Other layers keep keys of their own there.
+  /// The store of the group. Other layers keep their own keys there.
   const std::shared_ptr<Store>& store() const;
   /// Number of the newest change of the list that this worker knows.
   uint64_t epoch() const;
@@ -70,14 +70,14 @@ class WEFT_API Membership : public std::enable_shared_from_this<Membership> {
   /// the reason goes to standard error.
   void on_fenced(std::function<void(const std::string& why)> f);
 
-  /// Blocks until stop_serving. Throws: Fenced when this worker has lost its place; Timeout. Its text begins
-  /// with `caller`.
+  /// Blocks until stop_serving. Throws: Fenced when this worker has lost its place; Timeout, whose text
+  /// begins with `caller`.
   void serve(TimePoint deadline, const std::string& caller = "serve_until_done") const;
   /// Leaves the group. It waits until the calls of this worker have ended and the requests under way are
   /// answered. Then it gives up the name and ends the agent. Throws, after that: Timeout that names the calls
-  /// under way; its text begins with `caller`.
+  /// under way. The text begins with `caller`.
   void leave(TimePoint deadline, const std::string& caller = "shutdown");
-  /// Ends the renewals, without a word to the others. Does not block.
+  /// Ends the renewals without telling the other members. Does not block.
   void stop();
 
  private:
@@ -87,7 +87,7 @@ class WEFT_API Membership : public std::enable_shared_from_this<Membership> {
 };
 
 /// Registers a callback for workers that join the group of the current agent later, successors included. It
-/// runs on the pool and may block. In a static group nobody joins.
+/// runs on the pool and may block. A static group never calls it.
 /// Throws (all functions here): RpcError without an agent. Thread safety: any thread.
 WEFT_API void on_member_joined(std::function<void(const WorkerInfo& member)> f);
 /// Registers a callback for lives of members that are lost or have left, as Agent::on_peer_lost.

@@ -1,5 +1,5 @@
 // The rendezvous of a group: rank 0 serves a store at an address known to all workers. Each worker publishes
-// its name and addresses there and reads those of all others.
+// its name and addresses there and reads the names and addresses of all others.
 //
 // How it is used:
 //   auto meet = make_rendezvous(rt, launch_info(), {});               // make_sim_rendezvous in simulation
@@ -27,11 +27,11 @@ class WEFT_API Rendezvous {
   virtual ~Rendezvous() = default;
 
   /// Publishes this worker and blocks until all have done so. Returns the members sorted by id; it fills in
-  /// the id of `self`. Throws: ValueError at once for a store that is no rendezvous, such as that of an
-  /// elastic group, and writes nothing there. Throws, on every worker that reaches the store: ValueError for
-  /// a name or rank taken twice, or different world sizes. PeerLost if a worker with a `process` on rank 0's
-  /// host ended before it left. After that rank 0 must call leave, so that the others get the error. Throws:
-  /// Timeout that names the missing ranks.
+  /// the id of `self`. Throws: ValueError at once, before any write, for a store that is no rendezvous, such
+  /// as that of an elastic group. Throws, on every worker that reaches the store: ValueError for a name or
+  /// rank taken twice, or different world sizes. PeerLost if a worker with a `process` on rank 0's host ended
+  /// before it left. After that rank 0 must call leave, so that the others get the error. Timeout that names
+  /// the missing ranks.
   virtual std::vector<Member> join(Member self, TimePoint deadline) = 0;
 
   /// Blocks until every worker of `who` (empty: all) has come to the barrier of this name. All pass
@@ -41,8 +41,8 @@ class WEFT_API Rendezvous {
                        const std::vector<WorkerId>& who = {}) = 0;
 
   /// Ends the use of the store. Rank 0 blocks until all others have left, and then at most 10 s until they
-  /// have read its answers. Its process may end after the return. The others do not wait for a rank 0 that is
-  /// gone. False: `deadline` came first.
+  /// have read its answers. Its process may end after the return. The others do not wait for rank 0 if it has
+  /// ended. Returns false if `deadline` came first.
   virtual bool leave(TimePoint deadline) = 0;
 
   virtual Store& store() = 0;
@@ -63,9 +63,9 @@ WEFT_API std::unique_ptr<Rendezvous> make_rendezvous(std::shared_ptr<Runtime> ru
                                                      const LaunchInfo& launch,
                                                      const RendezvousOptions& options = {});
 
-/// Aborts the rendezvous from a process outside the group, for a launcher that knows of a worker that will
-/// not come. All workers in join or in a barrier throw ValueError with the text `why`; rank 0 may leave
-/// without the others. Throws: Timeout if rank 0 does not answer by `deadline`.
+/// Aborts the rendezvous from a process outside the group, for a launcher that knows that a worker will not
+/// join. All workers in join or in a barrier throw ValueError with the text `why`; rank 0 may leave without
+/// the others. Throws: Timeout if rank 0 does not answer by `deadline`.
 WEFT_API void abort_rendezvous(std::shared_ptr<Runtime> runtime, const LaunchInfo& launch,
                                const std::string& why, TimePoint deadline,
                                const RendezvousOptions& options = {});

@@ -10,9 +10,9 @@
 //   ... a worker: launch_info() now finds RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
 //
 // Children ignore SIGINT: Ctrl-C reaches the parent, which tells them to stop. The kernel kills them when
-// the parent ends. With SpawnOptions::tls each has a certificate made for this group, which init_rpc takes.
-// With SpawnOptions::elastic the parent serves the store of an elastic group (membership.h). The children
-// join it by init_rpc("name"). With SpawnOptions::restarts poll starts a child again that has failed.
+// the parent ends. With SpawnOptions::tls each child has a certificate made for this group, which init_rpc
+// uses. With SpawnOptions::elastic the parent serves the store of an elastic group (membership.h). The
+// children join it by init_rpc("name"). With SpawnOptions::restarts, poll restarts a failed child.
 #pragma once
 
 #include <map>
@@ -42,15 +42,16 @@ struct SpawnOptions {
   std::map<std::string, std::string> environment{};  ///< additional environment variables
   std::optional<int> master_port{};  ///< default: a free port, reserved while the Children object lives
   /// Makes an authority and a certificate of seven days for each worker of the group. The program weft-certs
-  /// does it; it is found beside this program, in PATH, or by WEFT_CERTS. The files are in a private
-  /// folder as long as Children.
+  /// makes them; it is found beside this program, in PATH, or by WEFT_CERTS. The files lie in a private
+  /// folder for the lifetime of Children.
   bool tls = false;
   std::vector<std::string> names{};  ///< for tls, of all workers by rank; empty: "worker0", "worker1", ...
-  /// The children are told the address of an elastic group's store, which Children serves.
+  /// Children serves the store of an elastic group, and the environment gives its address to the child
+  /// processes.
   bool elastic = false;
   std::string store = "127.0.0.1:0";  ///< address of that store; port 0 is chosen by the system
   std::string store_log{};            ///< its log, as StoreOptions::log
-  int restarts = 0;                   ///< how often poll and wait start each child again that fails
+  int restarts = 0;                   ///< how often poll and wait restart each child that fails
 };
 
 /// State of one child process.
@@ -58,9 +59,9 @@ struct ChildState {
   int rank = 0;
   int pid = 0;
   bool running = true;
-  int exit_code = 0;  ///< exit status, after an exit; -1: another part of the program waited for it
+  int exit_code = 0;  ///< exit status, after an exit; -1: unknown, read by another part of the program
   int signal = 0;     ///< the signal that killed it; 0: none
-  int restarts = 0;   ///< how often it was started again; pid and status are those of the last process
+  int restarts = 0;   ///< how often it was restarted; pid and status are of the last process
 };
 /// "rank 2 (pid 4711) exited with status 3".
 WEFT_API std::string to_string(const ChildState& child);
@@ -72,7 +73,7 @@ class WEFT_API ChildError : public RpcError {
   ChildState child;  ///< the first failed child
 };
 
-/// The started processes. The destructor kills those still running, then ends the store.
+/// The started processes. The destructor kills the processes still running, then ends the store.
 /// Thread safety: one thread at a time.
 class WEFT_API Children {
  public:
@@ -83,10 +84,10 @@ class WEFT_API Children {
   /// that names the children still running at `deadline`. In both cases it terminates the others first.
   void wait(Runtime& runtime, TimePoint deadline = kNever);
 
-  /// The current states of all children, after those that failed were started again (SpawnOptions::restarts);
-  /// does not block. Throws: RpcError for a process that cannot be started; it counts as a restart.
+  /// Restarts failed children (SpawnOptions::restarts), then returns the current states of all children. Does
+  /// not block. Throws: RpcError for a process that cannot be started; it counts as a restart.
   const std::vector<ChildState>& poll();
-  /// From now on a child that fails has ended for good.
+  /// From now on, failed children are not restarted.
   void end_restarts();
 
   /// Ends the restarts, sends SIGTERM to the running children, waits at most `grace` for their end and kills

@@ -1,5 +1,5 @@
-// A store for programs that are no group of workers, or for several groups. It is served at an address, with
-// or without a log, and reached by that address.
+// A store at an address of its own, for programs that are no group of workers or for several groups. It may
+// keep a log.
 //
 // How it is used:
 //   auto served = rpc::serve_store("127.0.0.1:4711", {.log = "store.log"});     // or the program weft-store
@@ -22,20 +22,20 @@ namespace weft::rpc {
 
 /// How a store is reached.
 struct StoreNetwork {
-  std::shared_ptr<Runtime> runtime{};  ///< its clock counts for deadlines; null: a threaded one of its own
+  std::shared_ptr<Runtime> runtime{};  ///< its clock decides deadlines; null: a separate threaded runtime
   std::optional<TlsOptions> tls{};
   bool insecure = false;  ///< allow plain TCP beyond loopback
 };
 
 /// A store that this process serves.
 struct ServedStore {
-  std::shared_ptr<Store> store;  ///< serves until its last owner lets go
+  std::shared_ptr<Store> store;  ///< serves until its last owner releases it
   std::string address;           ///< for clients, with the real port
 };
 
 /// Serves a store; port 0 is chosen by the system. Throws: the errors of make_store_server. ValueError for an
-/// address that cannot be read. RpcError for one in use, one that needs credentials, and a folder in which
-/// another user can write. Thread safety: any thread.
+/// address that cannot be read. RpcError for an address in use, for one that needs credentials, and for a
+/// folder in which another user can write. Thread safety: any thread.
 WEFT_API ServedStore serve_store(const std::string& address, const StoreOptions& options = {},
                                  const StoreNetwork& network = {});
 

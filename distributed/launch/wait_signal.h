@@ -1,4 +1,4 @@
-// SIGUSR1 in a distributed program: prints the waits of all workers for each other to standard error.
+// SIGUSR1 in a distributed program prints to standard error which worker waits for which.
 //
 //   int main() {
 //     const rpc::WaitSignal waits;   // kill -USR1 <pid>
@@ -12,9 +12,9 @@
 
 namespace weft::rpc {
 
-/// While it lives, SIGUSR1 prints wait_graph() of the process's agent; without one, the error. The program
-/// goes on. A handler of the program, or its decision to ignore the signal, stays in force. One object at a
-/// time. Thread safety: one thread at a time.
+/// During its lifetime, SIGUSR1 prints wait_graph() of the process's agent; without an agent, the error. The
+/// program goes on. A handler of the program, or its decision to ignore the signal, stays in force. A process
+/// has at most one such object. Thread safety: one thread at a time.
 class WEFT_API WaitSignal {
  public:
   WaitSignal();
@@ -22,7 +22,7 @@ class WEFT_API WaitSignal {
   WaitSignal(const WaitSignal&) = delete;
 
  private:
-  std::thread printer_;  ///< none: the program handles or ignores the signal itself
+  std::thread printer_;  ///< not running if the program handles or ignores the signal itself
 };
 
 }  // namespace weft::rpc

@@ -6,16 +6,17 @@
 //   for (; epoch < 90; dist_optim::save_checkpoint("run", optimizer, mine)) { ...; ++epoch; }
 // Each owner writes its shard, and the caller writes the manifest last; each file is written beside its
 // target, synced and renamed. The manifest makes the set valid: it has the parts of the caller, and the size
-// and checksum of each shard. A process that dies at any moment leaves the set before or the new one, whole.
-// The checksums find damage and mixed sets, not forgery. A resumed run has the same bits, with step counts,
-// momenta and the default generator of each process. The owners of a resumed run may have other names; their
-// number and the order of the parameters must be the same. A folder belongs to one optimizer.
-// Buffers, frozen parameters and seeded streams of remote modules are saved for the modules of the options:
+// and checksum of each shard. If a process dies at any moment, the folder has the complete earlier set or the
+// complete new set. The checksums find damage and mixed sets, not forgery. A resumed run has the same bits,
+// with step counts, momenta and the default generator of each process. The owners of a resumed run may have
+// other names; their number and the order of the parameters must be the same. A folder belongs to one
+// optimizer.
+// Buffers, frozen parameters and seeded streams are saved for the remote modules in the options:
 //   const CheckpointOptions how{.modules = {{"encoder", encoder}, {"decoder", decoder}}};
-// The errors that rounded gradients owe (autograd/edge_codec.h) are always in a set, for senders that are
-// owners or the caller; any other worker keeps its own. Codecs and the limit of their memory are the
-// program's to give again before it loads. Receivers beside owners and caller are known by their names. A
-// worker has one list of errors, so loading the set of one trainer resets those of all trainers there.
+// A set also has the errors of rounded gradients (autograd/edge_codec.h) of owners and caller. Any other
+// sending worker keeps its errors, which are not saved. The program sets codecs and their memory limit again
+// before it loads. Receivers other than owners and caller are identified by name. A worker has one list of
+// errors, so loading the set of one trainer resets the errors of all trainers there.
 // Thread safety: nothing steps or reads the parameters meanwhile; one thread saves or loads at a time.
 #pragma once
 
@@ -44,21 +45,22 @@ struct ModulePart {
 /// Options of save_checkpoint and load_checkpoint.
 struct CheckpointOptions {
   /// The shards travel between owners and caller in pieces, and only the caller needs the folder. Each shard
-  /// passes through its memory. A set does not remember how it was written.
+  /// passes through the caller's memory. A set can be loaded with either setting.
   bool through_caller = false;
-  int64_t piece_bytes = 16 << 20;  ///< the most that one message carries then
+  int64_t piece_bytes = 16 << 20;  ///< the largest piece with through_caller
   /// Limit of each call; zero: the default timeout.
   rpc::Duration timeout{};
   /// The same for saving and loading. Each has its own name without '/', and an owner with parameters in the
-  /// optimizer. A RemoteModule on another worker can be a part of the caller, by way of whom its state goes.
+  /// optimizer. A RemoteModule on another worker can be one of the caller's parts; its state then passes
+  /// through the caller.
   std::vector<ModulePart> modules{};
 };
 
 /// True when the folder has a manifest.
 WEFT_API bool has_checkpoint(const std::string& folder);
 
-/// Saves a set in the folder, which is made if it is missing; then removes the shards of earlier sets. When
-/// it throws, the set before stays valid. The names "set" and "shards" are taken. Throws: IoError, also when
+/// Saves a set in the folder, which is created if missing; then removes the shards of earlier sets. When it
+/// throws, the earlier set stays valid. The names "set" and "shards" are taken. Throws: IoError, also when
 /// owner and caller do not see the same folder. ValueError for a name used twice, a piece size below 8, or a
 /// module on a worker without parameters in the optimizer. Errors of the owners, as
 /// DistributedOptimizer::step.
@@ -68,10 +70,10 @@ WEFT_API void save_checkpoint(const std::string& folder, const DistributedOptimi
 
 /// Loads the set of the folder on all owners, and the parts of the caller. After an error every owner that
 /// answers has its previous values. Throws: IoError that names the file: a set without a manifest, a shard
-/// that is missing, damaged or of another set. ValueError for another number of owners, and for missing and
+/// that is missing, damaged or from another set. ValueError for another number of owners, and for missing and
 /// unknown parts and modules, with the name. ValueError, ShapeError or DTypeError for other parameters or
 /// state of modules. ValueError for streams of other submodules, unless either side has none. Errors of the
-/// owners. A set from before modules and errors were saved loads without them.
+/// owners. A set without modules and errors, written by an older version, loads without them.
 WEFT_API void load_checkpoint(const std::string& folder, DistributedOptimizer& optimizer,
                               const std::vector<CheckpointPart>& parts = {},
                               const CheckpointOptions& options = {});

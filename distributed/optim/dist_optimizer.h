@@ -8,12 +8,12 @@
 //
 // A user's update rule is registered by WEFT_OPTIMIZER_RULE (owner_optimizer.h). dist_checkpoint.h saves an
 // optimizer with its parameters.
-// Parameters become concurrent (autograd/tape/concurrent_parameter.h) once all owners have accepted theirs.
-// Forward passes and steps of several trainers may overlap, and each graph keeps the parameter values it was
-// built with. A step skips parameters without a gradient in the context. Every member that calls the owners
-// blocks until all have answered or the default timeout. Thread safety: several threads may call step of one
-// optimizer; each owner serialises the steps. Use its other members from one thread. Different optimizers run
-// concurrently, without a global lock.
+// Parameters become concurrent (autograd/tape/concurrent_parameter.h) once all owners have accepted their
+// parameters. Forward passes and steps of several trainers may overlap, and each graph keeps the parameter
+// values it was built with. A step skips parameters without a gradient in the context. Every member that
+// calls the owners blocks until all have answered, at most for the default timeout. Thread safety: several
+// threads may call step of one optimizer; each owner serialises the steps. Use its other members from one
+// thread. Different optimizers run concurrently, without a global lock.
 #pragma once
 
 #include <weft/distributed/launch/store.h>
@@ -38,7 +38,7 @@ class WEFT_API DistributedOptimizer {
     double lr = 0;
   };
 
-  /// Called by `make` below. Throws the error of an owner when every owner has answered, as step() does;
+  /// Called by `make` below. Throws an owner's error once every owner has answered, as step() does;
   /// ValueError for an empty group. When an owner refuses, no parameter is marked. An owner that is lost
   /// after it has accepted may leave the others marked.
   DistributedOptimizer(const char* rule, const std::vector<EncodedGroup>& groups,
@@ -47,19 +47,20 @@ class WEFT_API DistributedOptimizer {
                        const std::vector<RRef<Tensor>>& params)
       : DistributedOptimizer(rule, {EncodedGroup{params, std::move(options), lr}}) {}
 
-  /// Steps all owners concurrently with the gradients of the context, and waits for each, even when one fails
-  /// or is lost. Throws (as all below): the first error in the order of owners, with its type. With several
-  /// owners its text names all that failed; the others have stepped. In two phases none has stepped, unless
-  /// the error is of the commit. StaleStep: an owner refused gradients of parameters older than
-  /// StepOptions::max_staleness; without two phases each owner decides by itself. With StepOptions::wait also
-  /// Timeout that names the workers behind, and PeerLost for the loss of one of them.
+  /// Steps all owners concurrently with the gradients of the context, and waits for each, even if an owner
+  /// fails or is lost. Throws (as all below): the first error in the order of owners, with its type. With
+  /// several owners its text names all owners that failed; the others have stepped. In two phases no owner
+  /// has stepped, unless the error is of the commit. StaleStep: an owner refused gradients of parameters
+  /// older than StepOptions::max_staleness; without two phases each owner decides by itself. With
+  /// StepOptions::wait also Timeout that names the awaited workers, and PeerLost for the loss of one of them.
   void step(int64_t context_id);
-  /// Sends decisions again that an owner did not acknowledge; a step in two phases begins with it.
+  /// Resends decisions that an owner did not acknowledge; a step in two phases begins with this.
   /// Throws: the error of an owner that does not answer.
   void settle();
-  /// Two phases: ends a step that a lost caller left undecided on the owners, which keep the values they
-  /// have. In an elastic group the owners ask the store first, and only a step without an answer is left.
-  /// Some of them may have made the step visible: versions() tells, and a checkpoint makes them one again.
+  /// Two phases: ends a step that a lost caller left undecided on the owners, which keep their values. In an
+  /// elastic group the owners ask the store first. A step on which the store gives no answer is abandoned.
+  /// Some owners may have made the step visible: versions() shows them, and a checkpoint restores one common
+  /// step.
   void end_doubt();
   /// The steps that each parameter of the list has taken on its owner, by any optimizer. A loaded checkpoint
   /// counts as one.
@@ -77,7 +78,7 @@ class WEFT_API DistributedOptimizer {
     return lrs_[group];
   }
   /// Sets the learning rate of a group on its owners; done on return. When it throws, the owners that answer
-  /// have the rate of before. Throws: ValueError for a rate that is negative, not finite, or refused by the
+  /// have the earlier rate. Throws: ValueError for a rate that is negative, not finite, or refused by the
   /// rule; IndexError for an unknown group.
   void set_lr(size_t group, double lr);
   void set_lr(double lr);
@@ -89,7 +90,7 @@ class WEFT_API DistributedOptimizer {
   /// Optimizer::load_state_dict.
   void load_state_dict(const std::vector<optim::StateDict>& state);
 
-  /// Asks the owners for the rates, which something else than this object may have set.
+  /// Asks the owners for the rates, which something other than this object may have set.
   void fetch_rates();
   const std::vector<Owner>& owners() const { return owners_; }
   /// The name of the rule.
@@ -118,7 +119,7 @@ class WEFT_API DistributedOptimizer {
   std::vector<std::string> options_;  // encoded, by group
 };
 
-/// A group of parameters with options of its own.
+/// A group of parameters with separate options.
 template <class Options> struct RemoteGroup {
   std::vector<RRef<Tensor>> params;
   Options options;
@@ -144,7 +145,7 @@ DistributedOptimizer make(const std::vector<RRef<Tensor>>& params, const typenam
   check_rule(Rule::kName, typeid(Rule));
   return DistributedOptimizer(Rule::kName, {detail::encoded(params, options)}, how);
 }
-/// The same with groups. A group may have parameters on several owners, which keep their order.
+/// The same with groups. A group may have parameters on several owners; the order of its parameters is kept.
 template <class Rule>
 DistributedOptimizer make(const std::vector<RemoteGroup<typename Rule::Options>>& groups,
                           const StepOptions& how = {}) {

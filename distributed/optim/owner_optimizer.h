@@ -41,27 +41,28 @@ using OptionsSetter = void (*)(optim::Optimizer& optimizer, size_t group, rpc::D
 /// this worker can use neither.
 WEFT_API bool register_rule(const char* name, const std::type_info& rule, Factory factory,
                             OptionsSetter set_options = nullptr);
-/// Throws: ValueError when the name does not identify `rule` on this worker: another rule has it, or two
-/// have.
+/// Throws: ValueError if the name does not identify `rule` on this worker: another rule has it, or two rules
+/// have it.
 WEFT_API void check_rule(const char* name, const std::type_info& rule);
 
 /// How an optimizer steps; all off by default.
 struct StepOptions {
-  /// The most steps that a parameter may have taken since a context first reached its owner. With more,
-  /// gradients of that context are refused. Negative: no bound. At most 1023.
+  /// The most steps that a parameter may have taken since a context first reached its owner. After more
+  /// steps, gradients of that context are refused. Negative: no bound. At most 1023.
   int64_t max_staleness = -1;
-  /// A step that would take another open context beyond the bound waits until that one has stepped or ended.
-  /// The time of the call limits the wait. Steps are refused then only with more than max_staleness + 1
-  /// contexts at a time. All optimizers of a parameter have the same bound. It needs a bound and one phase.
+  /// A step that would push another open context beyond the bound waits until that context has stepped or
+  /// ended. The timeout of the call limits the wait. Steps are then refused only with more than max_staleness
+  /// + 1 contexts at a time. All optimizers of a parameter must have the same bound. This option needs a
+  /// bound and one phase.
   bool wait = false;
   /// A step in two phases: every owner prepares the new values beside the old ones, then all make them
   /// visible. When an owner fails to prepare, all keep the old values. It costs a second round of calls and
-  /// copies of parameters and state. In an elastic group the store has the decision before any owner makes
-  /// the values visible. That costs two requests to the store for each step.
+  /// copies of parameters and state. In an elastic group the store holds the decision before any owner makes
+  /// the values visible. That costs two requests to the store per step.
   bool two_phase = false;
-  /// Two phases: the time for which a step that meets another undecided one is tried again. In an elastic
-  /// group also the time after which an owner without a decision asks the store, and the time for which it
-  /// asks. Milliseconds; in an elastic group positive.
+  /// Two phases: how long a step that meets another undecided step is tried again. In an elastic group, an
+  /// owner without a decision asks the store after this time, and for as long. Milliseconds; in an elastic
+  /// group positive.
   int64_t lease_ms = 10000;
 };
 WEFT_FIELDS(StepOptions, max_staleness, wait, two_phase, lease_ms)
@@ -82,7 +83,7 @@ struct ShardEntry {
 };
 WEFT_FIELDS(ShardEntry, name, dtype, sizes)
 
-/// The things beside the optimizer that the shard of an owner has.
+/// The contents of an owner's shard besides the optimizer.
 struct ShardTerms {
   std::vector<std::string> names;         ///< of the modules
   std::vector<RRef<nn::Module>> modules;  ///< of this owner
@@ -92,7 +93,7 @@ struct ShardTerms {
 WEFT_FIELDS(ShardTerms, names, modules, workers, incarnations)
 
 /// The part of a DistributedOptimizer on one owner; its methods are called remotely. Each throws NotAllowed
-/// for a caller that is not the life which made it.
+/// unless the caller is the life that made the object.
 class WEFT_API OwnerOptimizer {
  public:
   /// Throws: ValueError for an unknown rule, two rules of that name, bad options, or a reference to a
@@ -100,20 +101,23 @@ class WEFT_API OwnerOptimizer {
   OwnerOptimizer(std::string rule, std::vector<std::string> options,
                  std::vector<std::vector<RRef<Tensor>>> groups, StepOptions how);
   ~OwnerOptimizer();
-  /// Marks the parameters concurrent, once all owners have accepted theirs: a mark cannot be taken back.
+  /// Marks the parameters concurrent, once all owners have accepted their parameters: a mark cannot be
+  /// undone.
   void mark();
   /// Throws: AutogradError for an unknown context; StaleStep.
   void step(int64_t context_id);
-  /// The same in its turn (StepOptions::wait). The future fails with Timeout that names the contexts behind,
-  /// PeerLost when the maker of one is lost, AutogradError when this context ends, StaleStep.
+  /// The same in its turn (StepOptions::wait). The future fails with Timeout that names the awaited contexts,
+  /// or PeerLost when the worker of such a context is lost. It fails with AutogradError when this context
+  /// ends, and with StaleStep.
   rpc::Future<void> step_in_turn(int64_t context_id);
-  /// Two phases. Computes the values and the state after a step, beside the present ones. `number` is the
-  /// caller's count of its steps. Until the decision, the parameters with gradients take no other step.
-  /// `decision`: the key of the decision in the store of an elastic group; empty in a static one. An owner in
-  /// doubt asks the store for it. Throws: as step; StepInDoubt when another step of a parameter is undecided.
+  /// Two phases. Computes the values and the state after a step and keeps them beside the present values and
+  /// state. `number` is the caller's count of its steps. Until the decision, the parameters with gradients
+  /// take no other step. `decision`: the key of the decision in the store of an elastic group; empty in a
+  /// static one. An owner without the decision asks the store for it. Throws: as step; StepInDoubt when
+  /// another step of a parameter is undecided.
   void prepare(int64_t context_id, int64_t number, std::string decision);
   /// Makes the prepared step visible, or drops it. For a step that is not prepared here it does nothing, and
-  /// a preparation that comes later is refused.
+  /// a later preparation of that step is refused.
   void decide(int64_t number, bool commit);
   /// Drops every undecided step of the parameters, by any optimizer: they keep their values.
   void end_doubt();
@@ -126,7 +130,7 @@ class WEFT_API OwnerOptimizer {
   std::vector<double> powers(int64_t context_id, double p) const;
   /// Multiplies the parameters' gradients in the context by `factor`. Throws: as step.
   void scale(int64_t context_id, double factor);
-  // The groups are those that have parameters here, counted from 0.
+  // Groups with parameters here, counted from 0.
   void set_lr(int64_t group, double lr);
   /// Throws: ValueError for options that the rule refuses.
   void set_options(int64_t group, std::string options);
@@ -140,24 +144,24 @@ class WEFT_API OwnerOptimizer {
   std::vector<ShardEntry> hold_shard(ShardTerms terms);
   /// Elements [from, from + count) of entry i of the kept shard, as one row. Throws: ValueError outside it.
   Tensor shard_piece(int64_t i, int64_t from, int64_t count) const;
-  /// Makes room for a shard that comes in pieces. This and read_shard forget the state before an earlier
-  /// load. Throws: ValueError for sizes that are none.
+  /// Makes room for a shard that comes in pieces. This function and read_shard forget the state kept by an
+  /// earlier load. Throws: ValueError for invalid sizes.
   void expect_shard(std::vector<ShardEntry> layout);
   /// Writes a piece of the expected shard. Throws: ValueError outside it, DTypeError.
   void put_piece(int64_t i, int64_t from, Tensor values);
   /// Reads the shard of a set from a file of a folder and keeps it. Throws: IoError that names the file, if
-  /// it is missing, damaged or of another set.
+  /// it is missing, damaged or from another set.
   void read_shard(std::string folder, ShardFile file, int64_t set);
-  /// Makes the kept shard current, and keeps the state before. Throws, with nothing changed: ValueError,
+  /// Makes the kept shard current, and keeps the previous state. Throws, with nothing changed: ValueError,
   /// ShapeError or DTypeError for a shard of other parameters, of another rule, or of other modules. Errors
   /// of memory.
   void load_shard(ShardTerms terms);
-  /// Forgets the kept state; `back`: after going back to the state before load_shard.
+  /// Forgets the kept state. `back`: first restores the state before load_shard.
   void end_shard(bool back);
 
  private:
   size_t checked(int64_t group) const;
-  /// The caller of the served call; outside one, this worker.
+  /// The caller of the served call; outside a served call, this worker.
   static rpc::Life calling();
   void check_caller() const;
   const rpc::Life maker_;

@@ -11,8 +11,8 @@
 //   agent->add_shutdown_step(...), agent->add_debug_info(...)
 //   agent->slot<T>()                                       one object of a layer per agent
 //
-// Thread safety: every member may be called from any thread. Rules for handlers and interceptors stand
-// at their declarations.
+// Thread safety: every member may be called from any thread. The declarations of handlers and interceptors
+// state their rules.
 #pragma once
 
 #include <functional>
@@ -37,29 +37,29 @@ namespace weft::rpc {
 struct AgentOptions {
   std::string name{};
   WorkerId id{};
-  /// Timeout of calls without one of their own; zero: no limit. The deadline of a served call caps it.
+  /// Timeout of calls that set none; zero: no limit. The deadline of a served call caps it.
   Duration rpc_timeout = std::chrono::seconds(60);
   /// A peer with open calls, or a watched one, counts as lost after this time of silence.
   Duration lease = std::chrono::seconds(10);
-  /// Time without an answer after which the callee is first asked for the request's status. The pause between
-  /// such questions grows up to eight times this.
+  /// Time without an answer after which the caller first asks the callee for the request's status. The pause
+  /// between such questions grows up to eight times this value.
   Duration retry = std::chrono::milliseconds(250);
-  /// Most requests of one peer that are open or have an unacknowledged reply. Further ones get Overloaded: as
-  /// many again, and at least 64. Those beyond are dropped. Their caller sends them again until its deadline.
+  /// Most requests of one peer that are open or have an unacknowledged reply. The next max(64, this) requests
+  /// fail with Overloaded. Any beyond are dropped, and their caller resends them until its deadline.
   size_t max_served_per_peer = 1 << 20;
   BudgetLimits budget{};  ///< bytes of requests, results and arriving messages
-  /// Function name -> names of the workers that may call it; "weft::fetch" and others: requests that run none
-  /// (docs/rpc.md). Without an entry all workers may, unless deny_unlisted is set.
+  /// Function name -> names of the workers that may call it; "weft::fetch" and other names stand for requests
+  /// that run no function (docs/rpc.md). Without an entry all workers may, unless deny_unlisted is set.
   std::map<std::string, std::vector<std::string>> allow{};
   bool deny_unlisted = false;
   /// For tensors with a graph that cross outside an autograd context (outside_context.h).
   OutsideContext outside_context = OutsideContext::kThrow;
   /// Target devices of tensors, by callee (device_map.h).
   DeviceMaps device_maps{};
-  /// CUDA devices of this worker that device maps may name, its own and those of others; empty: any.
+  /// CUDA devices of this worker that its own and other workers' device maps may name; empty: any.
   std::vector<Device> devices{};
-  /// Sends large tensors from device to device by CUDA IPC. It needs two workers of one host that both allow
-  /// it, and a successful trial at the start.
+  /// Sends large tensors from device to device by CUDA IPC. Both workers must be on one host and allow it,
+  /// and a trial at the start must succeed.
   bool cuda_ipc = false;
 };
 
@@ -69,7 +69,7 @@ struct CallOptions {
   std::optional<Duration> timeout{};
   /// Name of the call in errors and dumps: a text that outlives the call.
   const char* what = nullptr;
-  /// A deadline beside the timeout; the earlier one counts.
+  /// A deadline in addition to the timeout; the earlier of both counts.
   TimePoint until = kNever;
 };
 
@@ -83,7 +83,7 @@ struct Request {
   Life sender() const { return {from, incarnation}; }
 };
 
-/// The loss of a peer. `left`: it was shut down.
+/// The loss of a peer. `left`: the peer was shut down.
 struct LostPeer {
   WorkerInfo info;
   Incarnation incarnation;
@@ -92,8 +92,8 @@ struct LostPeer {
   Life life() const { return {info.id, incarnation}; }
 };
 
-/// Answers one request, once, from any thread, during the handler or later. Destroyed without an answer, it
-/// answers with an error.
+/// Answers one request, once, from any thread, during the handler or later. If destroyed without an answer,
+/// it answers with an error.
 class WEFT_API Responder {
  public:
   Responder() = default;
@@ -143,32 +143,32 @@ class WEFT_API Interceptor {
   virtual void request_received(Agent&, Life from, Kind, Message&, CallContext& context) {
     (void)from, (void)context;
   }
-  /// At the callee, before a reply that is not an error is sent. `context` is that of the handler; it is not
-  /// the current context.
+  /// At the callee, before a reply that is not an error is sent. `context` is the handler's context, not the
+  /// current one.
   virtual void reply_sending(Agent&, Life to, Kind, const char* what, Message&, const CallContext& context) {
     (void)to, (void)what, (void)context;
   }
-  /// At the caller, before a reply that is not an error is decoded. `context` is that of the call; it is not
-  /// the current context.
+  /// At the caller, before a reply that is not an error is decoded. `context` is the call's context, not the
+  /// current one.
   virtual void reply_received(Agent&, Life from, Kind, Message&, const CallContext& context) {
     (void)from, (void)context;
   }
-  /// A message that will not be decoded. If `outgoing`, it is a request at the caller that is not sent. At
-  /// the callee it is then a reply that cannot be sent, or whose caller gave up or is lost. Otherwise, at the
-  /// caller: a reply after its deadline; at the callee: a request refused before its arguments were decoded.
+  /// A message that will not be decoded. If `outgoing`: at the caller, a request that is not sent. At the
+  /// callee, a reply that cannot be sent, or whose caller gave up or is lost. If not: at the caller, a reply
+  /// after its deadline. At the callee, a request refused before its arguments were decoded.
   virtual void discarded(Agent&, Life peer, Kind, const Message&, bool outgoing) {
     (void)peer, (void)outgoing;
   }
 };
 
-/// Takes the reply of a call without a Future in between. One of its functions is called, once, on any
-/// thread. They must not block or throw.
+/// Takes the reply of a call in place of a Future. One of its functions is called, once, on any thread. The
+/// functions must not block or throw.
 class WEFT_API ReplySink {
  public:
   virtual ~ReplySink() = default;
   virtual void on_reply(Agent& agent, WorkerId from, Message message) noexcept = 0;
   virtual void on_error(std::exception_ptr error) noexcept = 0;
-  /// The error of a request that the callee had begun to serve, such as an exception of the function.
+  /// An error of a request that the callee had begun to serve, such as an exception of the function.
   virtual void on_thrown(std::exception_ptr error) noexcept { on_error(std::move(error)); }
 };
 
@@ -201,9 +201,9 @@ class WEFT_API Agent : public Endpoint, public std::enable_shared_from_this<Agen
   /// twice; the factory's error.
   static std::shared_ptr<Agent> create(std::shared_ptr<Runtime> runtime, AgentOptions options,
                                        const TransportFactory& factory);
-  /// Shuts down immediately, if no shutdown was. Open calls and served requests hold a reference to their
-  /// agent. If the last reference is dropped inside a callback, destruction moves to the pool; if the runtime
-  /// has stopped, the agent leaks.
+  /// Shuts down immediately, if there was no shutdown. Open calls and served requests hold a reference to
+  /// their agent. If the last reference is dropped inside a callback, destruction moves to the pool; if the
+  /// runtime has stopped, the agent leaks.
   ~Agent() override;
 
   // ---- members
@@ -213,7 +213,8 @@ class WEFT_API Agent : public Endpoint, public std::enable_shared_from_this<Agen
   Transport& transport();
   /// Name, id and addresses of this agent, for the rendezvous.
   Member as_member() const;
-  /// Adds members of the group. A member with a new incarnation replaces the old one, which counts as lost.
+  /// Adds members of the group. A member with a new incarnation replaces the old member, which counts as
+  /// lost.
   /// Throws: ValueError when two members share a name ("is not unique") or an id, or a name is
   /// bad; as Transport::add_peer.
   void add_members(const std::vector<Member>& members);
@@ -229,33 +230,34 @@ class WEFT_API Agent : public Endpoint, public std::enable_shared_from_this<Agen
   /// Sets the timeout of later calls; zero: no limit. Throws: ValueError when negative.
   void set_rpc_timeout(Duration timeout);
   /// Sends a request. It blocks only while the send queue of `to` is full, until the call's deadline. A
-  /// request from outside a handler may wait for credit first, without its thread (BudgetLimits). Throws:
-  /// ValueError for an id out of range or a negative timeout. RpcError when the agent has stopped. Errors of
-  /// the interceptors and of copies from devices. The future fails with the callee's error, Timeout,
-  /// PeerLost, Cancelled, WireError for a message over the limits, or RpcError when this agent stops. A call
-  /// to a life that has a successor fails with PeerLost and is not sent. Without a timeout of its own, a call
-  /// made by a handler is cancelled when the handler's caller has given up.
+  /// request from outside a handler may first wait for credit, without blocking the thread (BudgetLimits).
+  /// Throws: ValueError for an id out of range or a negative timeout. RpcError when the agent has stopped.
+  /// Errors of the interceptors and of copies from devices. The future fails with the callee's error,
+  /// Timeout, PeerLost, Cancelled, WireError for a message over the limits, or RpcError when this agent
+  /// stops. A call to a life that has a successor fails with PeerLost and is not sent. A handler's call that
+  /// sets no timeout is cancelled when the handler's caller has given up.
   Future<Message> call(Life to, Kind kind, Message message, CallOptions options = {});
-  /// The same with a sink in place of the future. When it throws, the sink is not used. Returns the call, for
-  /// cancel_call.
+  /// The same with a sink in place of the future. If it throws, the sink is not used. Returns the call's id,
+  /// for cancel_call.
   CallId call(Life to, Kind kind, Message message, CallOptions options, std::unique_ptr<ReplySink> sink);
   bool cancel_call(const CallId& call) override;
-  /// Registers the handler of a kind. Throws: ValueError for a kind of the agent's own or one with a handler.
+  /// Registers the handler of a kind. Throws: ValueError for a kind that the agent uses itself, and for a
+  /// kind that has a handler.
   void handle(Kind kind, RunOn where, Handler handler);
   /// Checks the allow list. Throws: NotAllowed.
   void check_allowed(const FunctionEntry& function, WorkerId caller) const;
-  /// Calls `run` with the first error of `awaited`, or null, when all are done. That is at once if `awaited`
-  /// is empty, else on the pool, in the current context.
+  /// Calls `run` with the first error of `awaited`, or null, when all are done. If `awaited` is empty it is
+  /// called at once, else on the pool, in the current context.
   static void run_when(std::vector<Future<void>> awaited, std::function<void(std::exception_ptr error)> run);
   /// Adds an interceptor. Requests pass the interceptors in the order of their registration.
   void add_interceptor(std::shared_ptr<Interceptor> interceptor);
 
   // ---- devices
   /// Checks the device maps of all members against each other and against the machines of the members.
-  /// Every member calls it after add_members. It does nothing when no member has a map. Blocks for at
+  /// Every member calls it after add_members. It does nothing if no member has a map. Blocks for at
   /// most `timeout` per gather; zero: the default timeout. Throws, the same on every worker: ValueError
   /// for maps that do not fit the group; DeviceError for a missing device. Both name the workers and
-  /// devices. Also: as gather.
+  /// devices. Also throws as gather.
   void agree_on_devices(Duration timeout = std::chrono::seconds(0));
   /// The device of `to` for a tensor on `source`. Arguments follow this worker's map, results the reversed
   /// map of the caller. `unmapped_to_cpu`: as Encoder::unmapped_to_cpu. Throws: DeviceError that names the
@@ -277,8 +279,8 @@ class WEFT_API Agent : public Endpoint, public std::enable_shared_from_this<Agen
   void on_peer_lost(std::function<void(const LostPeer& peer)> f);
   /// Counts a peer as lost, as if its lease had expired.
   void declare_lost(WorkerId peer, const std::string& why);
-  /// Evidence that the process of a life has ended. The life counts as lost at once, if anything was heard
-  /// from it or is held for it. Does nothing for a life that is lost already.
+  /// Reports that the process of a life has ended. The life counts as lost at once, if this agent has heard
+  /// from it or holds anything for it. Does nothing for a life that is lost already.
   void process_ended(Life peer);
 
   // ---- collective calls
@@ -286,15 +288,15 @@ class WEFT_API Agent : public Endpoint, public std::enable_shared_from_this<Agen
   /// default timeout. Throws: Timeout that names the missing workers; PeerLost; RpcError after shutdown.
   /// ValueError for a name outside the group, or when this worker is not named.
   void barrier(std::vector<std::string> names = {}, Duration timeout = std::chrono::seconds(0));
-  /// The same, and returns every worker's message by name.
+  /// The same; returns every worker's message by name.
   std::map<std::string, Message> gather(Message mine, std::vector<std::string> names = {},
                                         Duration timeout = std::chrono::seconds(0));
 
   // ---- shutdown
   /// Graceful: this worker becomes passive. It blocks until every living member is passive, all calls have
-  /// ended and the layers' shutdown steps have run; then it leaves. During another thread's shutdown it waits
-  /// for that one and has its outcome. Immediate: leaves now. Every open call fails; later ones throw.
-  /// Idempotent. A handler or a shutdown step must not call it: it would wait for itself.
+  /// ended and the layers' shutdown steps have run; then it leaves. If another thread is in shutdown, it
+  /// waits for that shutdown and has the same outcome. Immediate: leaves now. Every open call fails; later
+  /// ones throw. Idempotent. A handler or a shutdown step must not call it: it would wait for itself.
   /// Throws, after having left: Timeout that names the awaited workers or calls. PeerLost that names all lost
   /// members when the last active one was lost, with the same text on every survivor.
   void shutdown(ShutdownOptions options = {});
@@ -306,7 +308,7 @@ class WEFT_API Agent : public Endpoint, public std::enable_shared_from_this<Agen
   /// False after shutdown has ended the agent.
   bool is_running() const;
   /// Adds a step of the graceful shutdown. Steps run in the order of registration, when every worker is
-  /// passive and no call is open; after each one the group waits again. A step runs in the agent's context
+  /// passive and no call is open; after each step the group waits again. A step runs in the agent's context
   /// and may block until `deadline`.
   void add_shutdown_step(std::string name, std::function<void(TimePoint deadline)> step);
   /// Registers a callback for the end of the agent, graceful or not. It runs after the open calls have failed

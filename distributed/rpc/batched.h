@@ -4,18 +4,18 @@
 //   Tensor act(const Tensor& states);                             // [n, 4] -> [n, 2], row by row
 //   WEFT_RPC_BATCHED(act, {.max_batch = 32, .max_wait = 200us});  // in place of WEFT_RPC(act)
 //   WEFT_RPC_BATCHED_METHOD(Policy, act, {.max_batch = 32});      // beside WEFT_RPC_CLASS; joined per object
-//   Tensor p = rpc::rpc_sync<act>("ps", state);                   // called as any other function
+//   Tensor p = rpc::rpc_sync<act>("ps", state);                   // called like any other function
 //
 // Rules. The function takes tensors and values that compare with ==, and returns a Tensor, a vector, pair or
 // tuple of them. Row i of each result may depend on row i of the arguments only, and on parameters. Calls are
 // joined if their tensors agree in dtype, device and all dims but the first, and their other arguments are
-// equal. Others run apart, so the wrong shape of one caller fails for that caller alone. A caller that has
-// given up is left out. An error of a joined run is the answer of all its callers (see apart_after_error).
-// Gradients. The joined run has one graph, and each caller's context sees the part of its own rows. The
-// backward pass of one context needs no other, and frees nothing that others need. It runs the whole joined
-// graph with zeros for the rows of others, so it costs as much as one for all rows. An inf in the rows of one
-// caller may thus become a NaN in the gradients of parameters for others. Calls that the function makes
-// itself belong to no context. Thread safety: any thread.
+// equal. Other calls run separately, so a wrong shape fails only for its own caller. A caller that has given
+// up is left out. An error of a joined run is the answer of all its callers (see apart_after_error).
+// Gradients. The joined run has one graph, and each caller's context has the part of its own rows. The
+// backward pass of one context needs no other context, and frees nothing that others need. It runs the whole
+// joined graph with zeros for the other callers' rows, so it costs as much as a pass for all rows. An inf in
+// the rows of one caller may thus become a NaN in the parameter gradients of other callers. Calls that the
+// function itself makes belong to no context. Thread safety: any thread.
 #pragma once
 
 #include <weft/distributed/rpc/function.h>
@@ -25,10 +25,10 @@ namespace weft::rpc {
 /// Options of a batched function; durations in nanoseconds or any std::chrono unit.
 struct BatchOptions {
   int64_t max_batch = 32;  ///< most rows of a joined run; a call with more rows runs alone
-  Duration max_wait = std::chrono::milliseconds(1);  ///< longest wait of a call for others to join it
+  Duration max_wait = std::chrono::milliseconds(1);  ///< longest wait of a call for other calls
   bool idempotent = false;                           ///< as WEFT_RPC_IDEMPOTENT
-  /// After an error of a joined run, runs each of its calls alone, so that only the wrong one fails. A call
-  /// may run twice then.
+  /// After an error of a joined run, runs each of its calls alone, so that only the faulty call fails. A call
+  /// may then run twice.
   bool apart_after_error = false;
 };
 
@@ -51,7 +51,7 @@ struct BatchedFunction {
   void (*finish)(Finisher& finisher, std::vector<Tensor> rows) = nullptr;
 };
 
-/// Takes a call: runs it at once, or with others by its longest wait.
+/// Takes a call: runs it at once, or with other calls before its longest wait is over.
 WEFT_API void submit_batched(const BatchedFunction& function, void* object, BatchedCallItem item);
 
 /// The tensors of a result.
@@ -185,7 +185,7 @@ template <class T, auto M> bool register_batched_method(const char* name, const 
   return true;
 }
 
-/// Changes the options of a batched function or method, such as a largest batch that is known at run time.
+/// Changes the options of a batched function or method, such as a max_batch that is known only at run time.
 /// Set them before the first call; `idempotent` stays as it was registered.
 template <auto F> void set_batch_options(const BatchOptions& options) {
   detail::BatchedCall<void, F>::function.options = options;

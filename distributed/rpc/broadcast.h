@@ -1,4 +1,4 @@
-// One call to many workers: broadcast sends all of them the same arguments, scatter gives each its rows.
+// One call to many workers: broadcast sends the same arguments to all, scatter sends each worker its rows.
 //
 //   auto calls = rpc::broadcast<load_weights>({"w1", "w2", "w3"}, weights);
 //   calls.all().wait();                                  // all are done; the first error is thrown at once
@@ -6,16 +6,16 @@
 //   Tensor y = cat(parts.take(), 0);                     // in the order of the names
 //
 // The arguments of broadcast are encoded once, and its messages share the memory of the tensors. Only a leaf
-// that requires grad is copied for each. Where receivers need different messages each gets its own encoding:
-// for remote references, and for tensors that a device map moves. Inside an autograd context every call is
-// recorded, so gradients flow back from all workers, and add up. Thread safety: any thread.
+// that requires grad is copied for each message. Remote references, and tensors that a device map moves, are
+// encoded for each receiver separately. Inside an autograd context every call is recorded, so gradients flow
+// back from all workers, and add up. Thread safety: any thread.
 #pragma once
 
 #include <weft/distributed/rpc/rpc.h>
 
 namespace weft::rpc {
 
-/// Destinations of one call, by name, and its timeout as in To. A name may stand there twice.
+/// Destinations of one call, by name, and its timeout as in To. A name may occur twice.
 struct ToMany {
   ToMany(std::vector<std::string> workers, std::optional<Duration> limit = {})
       : names(std::move(workers)), timeout(limit) {}
@@ -40,7 +40,7 @@ template <class R> struct ManyCalls {
 
 namespace detail {
 
-/// Sends the messages of a broadcast, of which `write` makes one for a receiver. Calls `send` in the order of
+/// Sends the messages of a broadcast; `write` makes the message for a receiver. Calls `send` in the order of
 /// the names. Throws: ValueError without names or for a worker outside the group.
 WEFT_API void send_to_many(Agent& agent, const std::vector<std::string>& names,
                            const std::function<Message(Life to)>& write,

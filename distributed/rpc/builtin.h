@@ -1,5 +1,5 @@
 // Tensor functions that every worker serves, under the names "weft::add" and so on. Shapes and errors are
-// those of the ops of the same names (autograd/ops/ops.h). Thread safety: any thread.
+// those of the operations with the same names (autograd/ops/ops.h). Thread safety: any thread.
 //   Tensor y = rpc_sync<builtin::add>("ps", a, b);
 #pragma once
 
@@ -21,7 +21,7 @@ WEFT_API Tensor ones(const Shape& sizes);
 WEFT_API Tensor zeros(const Shape& sizes);
 }  // namespace builtin
 
-/// Registers these functions; Agent::create calls it. Thread safety: any thread.
+/// Registers the functions above; Agent::create calls it. Thread safety: any thread.
 WEFT_API void register_builtins();
 
 }  // namespace weft::rpc

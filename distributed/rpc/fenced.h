@@ -6,7 +6,8 @@
 namespace weft::rpc {
 
 /// The lease of a worker at the store has run out. It serves nothing and makes no calls. Requests to it and
-/// its own calls fail with this, until it has renewed the lease or, with a successor, for good.
+/// its own calls fail with this error until it has renewed the lease. Once it has a successor, they fail for
+/// good.
 class WEFT_API Fenced : public RpcError {
  public:
   using RpcError::RpcError;

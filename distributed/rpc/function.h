@@ -14,7 +14,7 @@
 // is done, and no thread waits. Methods of a class with `using rpc_serialized = void;` run one at a time per
 // object, in order of arrival. Other methods may run concurrently. Agent::create throws for a name that was
 // registered for two functions. The address of a function, as a template argument, identifies it in C++. Each
-// call compares the hash of the signature, which consists of codec names and is the same on every machine and
+// call compares the hash of the signature, which consists of codec names. It is the same on every machine and
 // compiler. Registration runs before main() in each translation unit that sees the macro, if the linker keeps
 // that unit. Thread safety: all functions may be called from any thread.
 #pragma once
@@ -46,8 +46,8 @@ struct Outcome {
   WEFT_API std::shared_ptr<void> box();
 };
 
-/// Takes the outcome: sends it back, or keeps it as a remote value. `done` is called once, on any thread; it
-/// must not block or throw.
+/// Takes the outcome of a served function: sends it back, or keeps it as a remote value. `done` is called
+/// once, on any thread; it must not block or throw.
 class WEFT_API Finisher {
  public:
   virtual ~Finisher() = default;
@@ -284,7 +284,7 @@ template <class Call> std::unique_ptr<PreparedCall> prepare(Decoder& in) {
   return std::unique_ptr<PreparedCall>(new Call(in));  // make_unique would cost a type for each function
 }
 
-/// Adds an entry and returns the stored one. Adding it twice is no error: several units may see the macro.
+/// Adds an entry and returns the stored entry. Adding it twice is no error: several units may see the macro.
 WEFT_API const FunctionEntry* add_function(FunctionEntry entry);
 [[noreturn]] WEFT_API void throw_unregistered(const char* pretty);
 

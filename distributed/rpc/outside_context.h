@@ -1,10 +1,10 @@
 // The fate of a tensor that has a graph and crosses outside a distributed autograd context.
 //
-// No gradient can come back to such a tensor: its graph ends there. PyTorch cuts it silently. Here it is an
-// AutogradError of the call, unless the sender's AgentOptions::outside_context says otherwise. Leaves and
-// tensors without requires_grad are let through; so is everything in a call made under NoGrad, with the calls
-// that its function makes. All arrive detached. The arguments go by the caller's option, the result by the
-// callee's.
+// No gradient can come back to such a tensor: its graph ends there. PyTorch cuts it silently. In weft the
+// call fails with an AutogradError, unless the sender's AgentOptions::outside_context chooses otherwise.
+// Leaves and tensors without requires_grad may cross. So may everything in a call made under NoGrad, and in
+// the calls that its function makes. All arrive detached. The caller's option decides about arguments, the
+// callee's option about the result.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ class Agent;
 /// The treatment of a tensor with a graph that crosses outside a context.
 enum class OutsideContext : uint8_t {
   kThrow,   ///< the call fails with an AutogradError
-  kReport,  ///< the tensor is detached; a callback hears of it, once for each function
+  kReport,  ///< the tensor is detached; callbacks are called once per function
   kDetach,  ///< the tensor is detached
 };
 

@@ -8,10 +8,10 @@
 // They use the agent of the current scope (that of a handler or an AgentScope), else the default agent made
 // by init_rpc. Calls to oneself are allowed and are serialised like any other. A call does not copy the
 // storages of its arguments: do not write to an argument until the call is done. Parameters are an exception:
-// a leaf is copied, and a concurrent optimizer writes to another storage. A timeout ends the wait of the
-// caller only: the callee continues and its late reply is dropped. So does Future::cancel, which the callee
-// hears at once. A long function asks call_context().cancelled() and ends early. Nested calls of the callee
-// without a timeout of their own end with the call that it serves. Thread safety: all functions may be called
+// a leaf is copied, and a concurrent optimizer writes to another storage. A timeout ends only the caller's
+// wait: the callee continues and its late reply is dropped. Future::cancel does the same, but notifies the
+// callee at once. A long function checks call_context().cancelled() and ends early. Nested calls of the
+// callee that set no timeout end with the call that it serves. Thread safety: all functions may be called
 // from any thread.
 #pragma once
 
@@ -34,7 +34,7 @@ struct InitOptions {
   /// An elastic group (launch/membership.h): this worker joins it now, without waiting for others. A `store`
   /// without a world_size means the same. rank, world_size and master are not used then.
   bool elastic = false;
-  std::string store{};       ///< of the elastic group: "host:port", or "etcd://host:port,..." of a cluster
+  std::string store{};       ///< address of the store: "host:port", or "etcd://host:port,..." of a cluster
   bool serve_store = false;  ///< this worker serves the store at that address, and leaves last
   std::string store_log{};   ///< with serve_store: the log of the store, as StoreOptions::log
   /// Listening address of this worker, "host:port". Empty: any port of the loopback interface, or of all
@@ -45,12 +45,12 @@ struct InitOptions {
   /// as GrpcOptions::shared_memory_bytes: memory for large tensors between workers of one host and user
   int64_t shared_memory_bytes = int64_t{256} << 20;
   Duration spin = std::chrono::microseconds(-1);  ///< as GrpcOptions::spin
-  int num_worker_threads = 16;  ///< functions that may compute at once; blocked ones do not count
+  int num_worker_threads = 16;  ///< functions that may compute at once; blocked functions do not count
   Duration rpc_timeout = std::chrono::seconds(60);   ///< default timeout of calls; zero: no limit
   Duration init_timeout = std::chrono::seconds(60);  ///< limit of init_rpc
   Duration lease = std::chrono::seconds(10);         ///< as AgentOptions::lease
   std::optional<TlsOptions> tls{};                   ///< unset: WEFT_TLS_CA, WEFT_TLS_CERT, WEFT_TLS_KEY
-  bool insecure = false;  ///< allows such addresses without TLS; a line on standard error tells the open ends
+  bool insecure = false;  ///< allows addresses beyond loopback without TLS; standard error lists them
   std::map<std::string, std::vector<std::string>> allow{};  ///< as AgentOptions::allow
   bool deny_unlisted = false;                               ///< as AgentOptions::deny_unlisted
   OutsideContext outside_context = OutsideContext::kThrow;  ///< as AgentOptions::outside_context
@@ -59,8 +59,8 @@ struct InitOptions {
   std::vector<Device> devices{};  ///< CUDA devices of this worker that maps may name; empty: any
   bool cuda_ipc = false;          ///< as AgentOptions::cuda_ipc
   BudgetLimits budget{};          ///< bytes of requests, results and arriving messages
-  WireLimits limits{};            ///< of one message and of the queue to one worker
-  int max_unproven = 256;         ///< as GrpcOptions::max_unproven: connections of strangers at the port
+  WireLimits limits{};            ///< limits of one message and of the queue to one worker
+  int max_unproven = 256;         ///< as GrpcOptions::max_unproven: unproven connections at the port
 
   /// Adds entries to device_maps. Throws: ValueError unless the map stays one to one.
   InitOptions& set_device_map(const std::string& callee, const DeviceMap& map) {
@@ -70,7 +70,7 @@ struct InitOptions {
 };
 
 /// Joins the group and makes the default agent. Blocks until all `world_size` workers have joined, for at
-/// most init_timeout. In an elastic group it waits for no other worker, but for the end of an older life of
+/// most init_timeout. In an elastic group it waits for no other worker, only for the end of an older life of
 /// this name.
 /// Throws: RpcError "RPC is already initialized", for an address in use, and at once for a host of master
 /// or store that cannot be resolved. ValueError for bad names and ranks, or a name that "is not unique".
@@ -80,8 +80,9 @@ WEFT_API void init_rpc(const std::string& name, InitOptions options = {});
 
 /// Leaves the group when all members have finished. This worker becomes passive: it serves requests until
 /// every living member is passive, then waits for all calls. It does not wait for lost members. In an elastic
-/// group it waits for its own calls and the requests under way here only, and the others go on. Blocks for at
-/// most options.timeout; zero: no limit. Afterwards every function throws "RPC has not been initialized".
+/// group it waits only for its own calls and the requests under way here, and the other members continue.
+/// Blocks for at most options.timeout; zero: no limit. Afterwards every function throws "RPC has not been
+/// initialized".
 /// Throws, with the agent stopped in any case: Timeout that names the awaited workers or calls. PeerLost that
 /// names all lost members when the last active one was lost, the same on every survivor.
 WEFT_API void shutdown(ShutdownOptions options = {});
@@ -94,14 +95,14 @@ struct ServeOptions {
   bool stop_on_sigterm = true;
 };
 
-/// Serves in a worker without work of its own: waits for the other workers like `shutdown` and leaves with
-/// them. False: stop_serving or SIGTERM ended it early. It has answered the requests in progress then and
-/// left without waiting for the other workers. In an elastic group only these two end it.
+/// For a worker that only serves: waits for the other workers like `shutdown` and leaves with them. Returns
+/// false if stop_serving or SIGTERM ended it early. It has then answered the requests in progress and left
+/// without waiting for the other workers. In an elastic group only stop_serving and SIGTERM end it.
 /// Throws: as shutdown; Timeout that names the workers still active; Fenced (rpc/fenced.h).
 WEFT_API bool serve_until_done(ServeOptions options = {});
 
 /// Ends this worker's current or next serve_until_done or shutdown. Does not block. Inside a served function
-/// it concerns the worker that serves it.
+/// it applies to the worker that serves it.
 WEFT_API void stop_serving();
 
 /// Name and id of a worker given by name, rank or info; without an argument, of this worker. Throws:
@@ -111,7 +112,8 @@ WEFT_API WorkerInfo get_worker_info(const To& who);
 /// All workers of the group, by rank.
 WEFT_API std::vector<WorkerInfo> get_worker_infos();
 
-/// Blocks until every worker of `names` (empty: all living) has called it. `timeout` zero: the default one.
+/// Blocks until every worker of `names` (empty: all living) has called it. `timeout` zero: the default
+/// timeout.
 /// Throws: Timeout that names the missing workers; PeerLost; ValueError when this worker is not named.
 WEFT_API void barrier(std::vector<std::string> names = {}, Duration timeout = std::chrono::seconds(0));
 /// Every worker's value by name, on every worker. Blocks and throws as barrier.
@@ -132,7 +134,7 @@ template <auto F, class... Args>
 auto rpc_sync(const To& to, Args&&... args) -> typename detail::FunctionTraits<F>::Answer;
 
 /// The same without waiting for the reply. It throws errors of the arguments and of the destination; the
-/// future throws all others.
+/// future throws all other errors.
 template <auto F, class... Args>
 auto rpc_async(const To& to, Args&&... args) -> Future<typename detail::FunctionTraits<F>::Answer>;
 
@@ -144,7 +146,8 @@ class WEFT_API WaitAll {
   WaitAll();
   ~WaitAll();
   WaitAll(const WaitAll&) = delete;
-  /// Blocks without a deadline of its own; each call has its timeout. Throws: the first error of a call.
+  /// Blocks until all are done, without a deadline; each call has its timeout. Throws: the first error of a
+  /// call.
   void wait();
   /// Adds a future to the collected ones.
   void add(Future<void> done) { futures_.push_back(std::move(done)); }

@@ -1,8 +1,8 @@
 // Errors of remote calls beyond those of runtime/error.h, and the encoding of exceptions in replies.
 //
 // The exception of a served function keeps its type at the caller if it is one of weft's errors. So do the
-// standard library's argument and range errors. Any other type arrives as a RemoteError with the name of the
-// type. The text begins "On worker 'ps': ", and each further hop adds its own prefix.
+// standard library's argument and range errors. An exception of any other type arrives as a RemoteError with
+// the name of the type. The text begins "On worker 'ps': ", and each further hop adds its own prefix.
 // Thread safety: all functions may be called from any thread.
 #pragma once
 
@@ -28,7 +28,7 @@ class WEFT_API SignatureMismatch : public RpcError {
       : RpcError(what), signature(std::move(callee_signature)) {}
   std::string signature;  ///< the signature at the callee
 };
-/// The callee refuses a function or request that its access lists keep from the caller, or a message that
+/// The callee refuses a function or request that its access lists deny to the caller, or a message that
 /// claims another worker's property.
 class WEFT_API NotAllowed : public RpcError {
  public:
@@ -41,7 +41,7 @@ WEFT_API std::exception_ptr no_thread_error(const std::string& worker);
 /// Writes an exception as the body of an error reply.
 WEFT_API void put_error(Encoder& out, const std::exception_ptr& error);
 /// Reads an error reply and makes the caller's exception. `worker`: the worker that threw; `function`: the
-/// called function, or null; `signature`: the one it has here.
+/// called function, or null; `signature`: its signature here.
 WEFT_API std::exception_ptr get_error(Decoder& in, const std::string& worker, const char* function = nullptr,
                                       const std::string& signature = {});
 /// The same exception with another text. A type without a row in rpc_error.cpp becomes a RemoteError

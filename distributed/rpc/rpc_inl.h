@@ -9,7 +9,7 @@ namespace detail {
 
 /// The life to which a call goes. Throws: ValueError for a worker outside the group.
 WEFT_API Life destination_life(const Agent& agent, const To& to);
-/// A future that is done with `state`, with its error.
+/// A future that completes when `state` does, with the same error.
 WEFT_API Future<void> done_with(FutureCore& state);
 
 /// A copy of a call's arguments, and the function that writes them.
@@ -54,16 +54,16 @@ template <class R> class TypedSink final : public ReplySink {
   std::shared_ptr<FutureState<R>> state_;
 };
 
-/// A call of a function while it is written: its message, or for a call that may be repeated a copy of its
-/// arguments.
+/// A call of a function while it is being written: its message. For a call that may be repeated, a copy of
+/// its arguments.
 class WEFT_API OutgoingCall {
  public:
   /// Throws: RpcError without an agent, ValueError for a worker outside the group.
   OutgoingCall(const To& to, const FunctionEntry& function);
   bool repeated() const { return to_.retry().has_value(); }
   Encoder& out() { return *out_; }  ///< unless repeated: the arguments follow
-  /// Keeps the arguments of a repeated call. `put` writes them, anew for each attempt: the references and
-  /// gradients in them count by message.
+  /// Keeps the arguments of a repeated call. `put` writes them again for each attempt, since references and
+  /// gradients in them are counted per message.
   void keep(std::shared_ptr<const void> arguments, void (*put)(Encoder& out, const void* arguments)) {
     kept_ = {std::move(arguments), put};
   }

@@ -5,8 +5,8 @@
 //     std::cerr << "worker " << e.caller.name << " called " << e.function << ": " << e.text << "\n";
 //   });
 //
-// The callback sees calls, methods of remote references and creations by rpc::remote. It also sees requests
-// refused before their function ran. debug_info() counts them as "agent.served_errors".
+// The callback sees calls, methods of remote references and creations by rpc::remote. The callback also sees
+// requests refused before their function ran. debug_info() counts them as "agent.served_errors".
 #pragma once
 
 #include <functional>

@@ -11,7 +11,7 @@ class WEFT_API StaleStep : public RpcError {
   using RpcError::RpcError;
 };
 
-/// A parameter has another step that is prepared and not decided, or being taken.
+/// A parameter has another step that is prepared but undecided, or that is running.
 class WEFT_API StepInDoubt : public RpcError {
  public:
   using RpcError::RpcError;

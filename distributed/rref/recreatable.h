@@ -1,4 +1,4 @@
-// RecreatableRRef<T>: a remote value that its maker can make again on a successor of the lost owner.
+// RecreatableRRef<T>: a remote value that its creator can recreate on a successor of the lost owner.
 //
 //   rpc::RecreatableRRef<Table> table([] {
 //     auto made = rpc::remote<Table>("ps", 1000, 64);
@@ -7,10 +7,11 @@
 //   });
 //   Tensor e = table.use([&](const rpc::RRef<Table>& t) { return t.rpc_sync<&Table::forward>(ids); });
 //
-// The value belongs to this object's worker: references sent elsewhere are of one life of the value, and
-// throw OwnerLost with it. Another worker asks the maker for the new one. Nothing derived from the old value
-// follows it: gradients, optimizers and references to parts of it are made again too (creations() tells).
-// Copies share one value. Thread safety: every member may be called from any thread.
+// Only the worker with this object recreates the value. References sent to other workers refer to one
+// creation, and throw OwnerLost after its loss. Such a worker asks the creator for the new reference.
+// Everything derived from the old value must be made again: gradients, optimizers and references to parts of
+// it. creations() shows that the value has changed. Copies share one value. Thread safety: every member may
+// be called from any thread.
 #pragma once
 
 #include <functional>
@@ -39,21 +40,21 @@ template <class T> class RecreatableRRef {
     part_->creations = 1;
   }
 
-  /// The current reference; its owner may be lost. Does not block.
+  /// The current reference; the owner may be lost. Does not block.
   RRef<T> get() const {
     MutexLock lock(part_->mutex);
     return part_->current;
   }
-  /// How often the value was made.
+  /// The number of times that the value was made.
   int64_t creations() const {
     MutexLock lock(part_->mutex);
     return part_->creations;
   }
 
-  /// Makes the value again in the place of `lost`, and returns the new reference. Does nothing when another
-  /// thread has done so; waits when one is at it. While the owner is lost or fenced, the factory is tried
-  /// again, at most for `timeout`. Throws: Timeout with the last error, other errors of the factory; the
-  /// reference stays the old one then.
+  /// Makes the value again in the place of `lost`, and returns the new reference. Does nothing if another
+  /// thread has recreated it, and waits for a recreation under way. While the owner is lost or fenced, the
+  /// factory is retried, at most for `timeout`. Throws: Timeout with the last error; other errors of the
+  /// factory. After an error the reference is the old one.
   RRef<T> recreate(const RRef<T>& lost, Duration timeout = kPatience) const {
     Future<RRef<T>> result(current_agent()->runtime());
     bool mine = false;

@@ -10,19 +10,20 @@
 //   RemoteModule<Net> fast("ps/cuda:0", 4, 2);   // on a device; "rank:1/cuda:0" names the worker by rank
 //
 // A module on a device gets its inputs on that device. Its results follow the device map; without an entry
-// they return on the CPU. RemoteModule is a thin layer over RRef<M>: get_module_rref() gives the reference,
-// and one can be made from a reference. Other methods of M are called through the reference. A program that
-// names RemoteModule<M> needs no registration of train, eval, parameters, state and seeds. A program that
-// only serves writes WEFT_REMOTE_MODULE(Net) as well.
+// they return on the CPU. RemoteModule is a thin layer over RRef<M>: get_module_rref() returns the reference,
+// and a RemoteModule can be made from a reference. Other methods of M are called through the reference. A
+// program that names RemoteModule<M> needs no registration of train, eval, parameters, state and seeds. A
+// program that only serves writes WEFT_REMOTE_MODULE(Net) as well.
 // Thread safety: as RRef. Concurrent calls of forward and train are as safe as on a local module. Every
-// function that calls the owner blocks until its reply or the default timeout, and throws as RRef::rpc_sync.
+// function that calls the owner blocks until the reply, at most for the default timeout, and throws as
+// RRef::rpc_sync.
 #pragma once
 
 #include <weft/distributed/rref/rref.h>
 #include <weft/nn/module.h>
 
 namespace weft::nn {
-/// The name of references to a module whose class does not matter.
+/// The class name in references to a module of any class.
 inline const char* weft_rpc_class_name(const ::weft::rpc::detail::TypeTag<Module>&) { return "nn::Module"; }
 }  // namespace weft::nn
 
@@ -66,7 +67,7 @@ template <class M> nn::StateDict module_streams(const RRef<M>& m) {
 template <class M> void module_load_streams(const RRef<M>& m, const nn::StateDict& state) {
   m.local_value().load_generator_state(state);
 }
-/// The module as its base, for code that knows no M.
+/// The module as its base class, for code without M.
 template <class M> RRef<nn::Module> module_base(const RRef<M>& m) {
   return RRef<nn::Module>(std::shared_ptr<nn::Module>(m.local_ptr()));
 }
@@ -93,7 +94,8 @@ template <class M> inline const bool module_registered = register_module<M>();
 template <class M> class RemoteModule {
  public:
   using module_type = M;
-  static constexpr bool kLoadsRemotely = true;  ///< a CheckpointPart whose load may be done when it throws
+  /// As a CheckpointPart: a load that throws may have taken effect.
+  static constexpr bool kLoadsRemotely = true;
 
   /// Constructs M(args...) on `to`, "worker" or "worker/device". Without a device it returns at once, and an
   /// error of M's constructor is thrown at the first use. With a device it blocks until the module is there,
@@ -139,9 +141,10 @@ template <class M> class RemoteModule {
   void seed(uint64_t seed, const std::string& prefix = {}) const {
     call<&detail::module_seed<M>>(seed, prefix);
   }
-  /// The streams set by seed, by dotted module name. With these two a RemoteModule is a CheckpointPart.
+  /// The streams set by seed(), by dotted module name. This function and the next one make RemoteModule a
+  /// CheckpointPart.
   nn::StateDict generator_state() const { return call<&detail::module_streams<M>>(); }
-  /// Restores them. Throws, with nothing changed: as Module::load_generator_state.
+  /// Restores the streams. Throws, with nothing changed: as Module::load_generator_state.
   void load_generator_state(const nn::StateDict& state) const {
     call<&detail::module_load_streams<M>>(state);
   }

@@ -1,4 +1,5 @@
-// RRef<T>: a remote reference. The value lives on one worker, its owner; references to it can be sent to all.
+// RRef<T>: a remote reference. The value lives on one worker, its owner; references to it can be sent to all
+// workers.
 //
 //   RRef<Tensor> y = remote<my_add>("ps", a, b);                  // returns at once; the result stays there
 //   Tensor here = y.to_here();                                    // a copy, one round trip
@@ -11,8 +12,9 @@
 // The value lives as long as any worker has a reference (distributed reference counting). RRef copies on one
 // worker share one reference. The owner confirms a reference that arrives as an argument before the function
 // starts. An error of the creating function stays in the reference: to_here() and methods throw it. The owner
-// drops the references of a lost user. After the loss of the owner every use throws OwnerLost at once. A life
-// that has taken the owner's place changes nothing. references.cpp describes the protocol and its guarantees.
+// drops the references of a lost user. After the loss of the owner every use throws OwnerLost at once. That
+// holds even if another life has taken the owner's place. references.cpp describes the protocol and its
+// guarantees.
 // Thread safety: an RRef is a plain value; copies may be used from different threads. Methods of the value
 // run concurrently, unless its class has `using rpc_serialized = void;`.
 #pragma once
@@ -32,15 +34,15 @@ class WEFT_API RRefBase {
   bool is_owner() const { return state().is_owner; }
   const WorkerInfo& owner() const { return state().owner; }
   const std::string& owner_name() const { return state().owner.name; }
-  /// The life of the owner that has the value; its incarnation is 0 on the owner.
+  /// The owner's life that has the value; on the owner itself the incarnation is 0.
   Life owner_life() const { return detail::owner_life(state()); }
-  /// True when the owner knows of this reference. Always true on the owner.
+  /// True once the owner has counted this reference. Always true on the owner.
   bool confirmed_by_owner() const { return detail::confirmed_by_owner(state()); }
   /// Done when the creating function has returned at the owner; fails with its error or Timeout. For a
   /// received reference: done when the owner has confirmed it.
   Future<void> created() const { return state().created; }
   RRefId id() const { return state().id; }
-  /// The fork id of this worker's reference; no number on the owner.
+  /// The fork id of this worker's reference; on the owner it has no number.
   ForkId fork_id() const { return detail::fork_of(state()); }
   /// "OwnerRRef(RRefId(created_on=0, local_id=1))", "UserRRef(RRefId(...), ForkId(...), owner
   /// worker 'ps' (0))".
@@ -65,7 +67,7 @@ inline std::string to_string(const RRefBase& r) { return r.str(); }
 
 template <class T> class RRef;
 
-/// A reference with a timeout for the calls made through it. It may be kept and used again.
+/// A reference with a timeout for the calls made through it. It may be kept and reused.
 template <class T> class RRefProxy {
  public:
   RRefProxy(RRef<T> rref, Duration limit) : rref_(std::move(rref)), limit_(limit) {}
@@ -98,9 +100,9 @@ template <class T> class RRef : public RRefBase {
       : RRefBase(detail::own(std::move(value), &value_type_of(), {"RRef", at.file_name(), at.line()})) {}
   explicit RRef(detail::StatePtr state) : RRefBase(std::move(state)) {}
 
-  /// A copy of the value. It blocks until the value is made and one round trip is done, at most for
-  /// `timeout`; unset: the agent's default. On the owner it copies without a message. Throws: the error of
-  /// the creation, Timeout, OwnerLost.
+  /// A copy of the value. Blocks until the value is made and one round trip is done, at most for `timeout`;
+  /// unset: the agent's default. On the owner it copies without a message. Throws: the error of the creation,
+  /// Timeout, OwnerLost.
   T to_here(std::optional<Duration> timeout = {}) const;
   /// The same without waiting; the future has the value or the error.
   Future<T> to_here_async(std::optional<Duration> timeout = {}) const;
@@ -181,9 +183,9 @@ class Destination : public To {
 };
 
 /// Runs F(args...) on `to`, leaves the result there and returns a reference to it at once. The destination's
-/// timeout limits the creation, the run of F included; without one the agent's default applies. After it
-/// every use throws Timeout "RRef creation via rpc.remote() timed out". Throws: ValueError for an unknown
-/// worker; RpcError without an agent. All other errors are thrown at the use of the reference.
+/// timeout limits the creation, the run of F included; without one the agent's default applies. After that
+/// time every use throws Timeout "RRef creation via rpc.remote() timed out". Throws: ValueError for an
+/// unknown worker; RpcError without an agent. All other errors are thrown at the use of the reference.
 template <auto F, class... A>
 auto remote(const Destination& to, A&&... args) -> RRef<typename detail::FunctionTraits<F>::Answer>;
 
@@ -194,11 +196,11 @@ requires std::is_class_v<T> RRef<T> remote(const Destination& to, A&&... args);
 
 // ---- leaks
 
-/// Treatment of leaks: references that other workers still hold when a graceful shutdown begins. The shutdown
+/// Treatment of leaks: references that other workers still hold when a graceful shutdown begins. Shutdown
 /// deletes them in any case.
 enum class LeakPolicy : uint8_t {
   kReport,  ///< leaked_rrefs() lists them
-  kThrow,   ///< also, shutdown throws RpcError with their texts, after having left
+  kThrow,   ///< and shutdown throws RpcError with their texts, after it has left
 };
 /// A leaked reference.
 struct LeakedRRef {

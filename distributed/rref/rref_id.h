@@ -1,6 +1,6 @@
 // The ids of remote references. An RRefId names a value, a ForkId one worker's reference to it (a fork, as in
-// PyTorch). Both come from one counter of the worker that made them. They contain its incarnation, so a
-// restarted worker never repeats an id.
+// PyTorch). One counter of the worker that makes them numbers both. They contain the worker's incarnation, so
+// a restarted worker never repeats an id.
 #pragma once
 
 #include <string>

@@ -59,7 +59,7 @@ WEFT_API StatePtr own(std::shared_ptr<void> value, const ValueType* type, Site s
 WEFT_API std::shared_ptr<void> owned_value(const RRefState& state, const ValueType* type,
                                            std::optional<Duration> limit);
 WEFT_API bool confirmed_by_owner(const RRefState& state);
-/// The life to which the requests through a reference go: the owner's.
+/// The owner's life, to which requests through the reference go.
 WEFT_API Life owner_life(const RRefState& state);
 WEFT_API ForkId fork_of(const RRefState& state);
 WEFT_API std::string describe(const RRefState* state);

@@ -40,8 +40,8 @@ class WEFT_API OwnerLost : public PeerLost {
   using PeerLost::PeerLost;
 };
 
-/// A remote function threw an exception of a type that does not travel as itself. `kind` is the type's name
-/// on that worker ("ShapeError", "std::out_of_range").
+/// A remote function threw an exception of a type that replies cannot carry. `kind` is the type's name on
+/// that worker ("ShapeError", "std::out_of_range").
 class WEFT_API RemoteError : public RpcError {
  public:
   RemoteError(std::string worker_name, std::string kind_name, const std::string& what)

@@ -31,7 +31,7 @@ namespace weft::rpc {
 using Duration = std::chrono::nanoseconds;
 /// A point in nanoseconds on the runtime's own clock. In simulation time is virtual and begins at the epoch.
 using TimePoint = std::chrono::time_point<std::chrono::steady_clock, std::chrono::nanoseconds>;
-/// The deadline of a wait that has none.
+/// The deadline of a wait without a limit.
 inline constexpr TimePoint kNever = TimePoint::max();
 
 /// A wait ended because its runtime stopped.
@@ -39,7 +39,7 @@ class WEFT_API RuntimeStopped : public RpcError {
  public:
   using RpcError::RpcError;
 };
-/// There is no room for more work now: a full send queue, too many open requests, no further thread.
+/// There is no room for more work now: a full send queue, too many open requests, or no further thread.
 class WEFT_API Overloaded : public RpcError {
  public:
   using RpcError::RpcError;
@@ -61,7 +61,7 @@ struct PoolStats {
   int size = 0;            ///< tasks that may compute at once; 0: no limit (simulation)
   int threads = 0;         ///< live pool threads (fibers in simulation)
   int idle = 0;            ///< threads without a task
-  int blocked = 0;         ///< threads that wait inside a task; others run in their place
+  int blocked = 0;         ///< threads that wait inside a task; other threads run in their place
   int queued = 0;          ///< tasks not begun
   int peak_threads = 0;    ///< most threads at once so far
   int max_threads = 0;     ///< upper limit of `threads`
@@ -87,12 +87,12 @@ class WEFT_API Service {
 };
 
 /// A source of events that must be polled, such as a completion queue. Only the runtime calls poll and kick.
-/// It polls on any thread, one poll at a time.
+/// It may poll on any thread, one poll at a time.
 class WEFT_API Poller {
  public:
   virtual ~Poller() = default;
   /// Waits for an event until `deadline` and handles it. False: the source has ended and is not polled again.
-  /// After a bad_alloc it is polled on.
+  /// After a bad_alloc, polling continues.
   virtual bool poll(TimePoint deadline) = 0;
   /// Makes the current poll, or the next one, return soon.
   virtual void kick() = 0;
@@ -106,8 +106,8 @@ class WEFT_API Runtime {
 
   /// The time on this runtime's clock, in nanoseconds.
   virtual TimePoint now() = 0;
-  /// A clock that also counts the time in which the machine is suspended (CLOCK_BOOTTIME). Leases that
-  /// another machine counts are read by it. Compare its times with each other only.
+  /// A clock that also counts the time in which the machine is suspended (CLOCK_BOOTTIME). It is for leases
+  /// that another machine counts. Compare its times with each other only.
   virtual TimePoint lease_time() { return now(); }
 
   /// Queues `task` for the handler pool. The task may block in Event::wait. The pool then starts another
@@ -115,9 +115,9 @@ class WEFT_API Runtime {
   /// An exception that leaves a task is dropped; a simulation writes it to its trace. After stop() the task
   /// is destroyed without having run.
   virtual void post(Task task) = 0;
-  /// The same for a task that need not wait for ever. All threads of the pool may be blocked, with no other
-  /// one to be made. Then the task runs at once as a refused one, on the calling thread or on one that begins
-  /// to wait. In it refusal() is not null. It must then end soon and must not block.
+  /// The same for a task that may be refused when all pool threads are blocked and no further thread can be
+  /// made. A refused task runs at once, on the calling thread or on a thread that begins to wait. Inside it,
+  /// refusal() is not null. It must then end soon and must not block.
   virtual void post_or_refuse(Task task) { post(std::move(task)); }
 
   /// Runs `task` on the timer thread at `when`, or at once if `when` has passed. The task must be short and
@@ -133,8 +133,8 @@ class WEFT_API Runtime {
 
   /// Polls `poller` until it ends; the Service's join waits for that end. With `shared`, threads that wait
   /// for an Event may poll it too, and its handlers may run on the polling thread. That saves wake-ups per
-  /// message. A threaded runtime shares one poller at a time; further ones get a thread of their own. Throws:
-  /// Overloaded when the system gives no more threads; then nothing polls.
+  /// message. A threaded runtime shares one poller at a time; each further poller gets its own thread.
+  /// Throws: Overloaded when the system gives no more threads; then nothing polls.
   virtual std::unique_ptr<Service> start_poller(std::string name, Poller& poller, bool shared);
 
   /// Makes the implementation of an Event. A Deadlock names the event by `what`, a text that outlives it.
@@ -223,8 +223,8 @@ struct ThreadState {
   void (*set)(uint64_t);
   uint64_t initial;
 };
-/// Registers a thread_local word; call it before the first simulation starts. A word registered before is
-/// kept. Throws: Error beyond 16 words. Thread safety: any thread.
+/// Registers a thread_local word; call it before the first simulation starts. A word may be registered again
+/// without effect. Throws: Error beyond 16 words. Thread safety: any thread.
 WEFT_API void register_thread_state(ThreadState state);
 
 /// Marks a scope in which a wait throws Error (callbacks of timers and of the transport).
@@ -249,10 +249,10 @@ struct ThreadedOptions {
   Duration idle_limit = std::chrono::seconds(5);  ///< an idle thread ends after this time
   /// time that a wait spins before it blocks; negative: chosen from the core count
   Duration spin = std::chrono::microseconds(-1);
-  /// For so long a thread of the runtime runs before others that wait for its processor. The shorter, the
-  /// earlier it runs once it is woken on a busy machine (Linux 6.12 and later). Zero: the system's own time.
+  /// Time slice that the runtime's threads request from Linux 6.12 and later. A shorter slice lets a woken
+  /// thread run earlier. Zero: the system's default.
   Duration time_slice = std::chrono::microseconds(100);
-  /// For tests: called with the number of threads before another one of the pool or of the shared poller
+  /// For tests: called with the number of threads before another thread of the pool or of the shared poller
   /// starts. False: the start fails, as if the system had no more threads.
   std::function<bool(int threads)> may_start{};
 };

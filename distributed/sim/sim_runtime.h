@@ -49,7 +49,7 @@ class WEFT_API SimRuntime final : public Runtime {
   /// Runs all tasks and timers of the next `d` of virtual time.
   void run_for(Duration d);
 
-  /// As a suspended machine: `d` more has passed on lease_time(), and nothing on now().
+  /// Simulates a suspended machine: lease_time() advances by `d`, now() does not.
   void suspend(Duration d) { suspended_ += d; }
 
   /// The trace lines, each with its virtual time.

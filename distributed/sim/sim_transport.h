@@ -35,7 +35,7 @@ struct FaultRule {
   std::optional<WorkerId> from{};
   std::optional<WorkerId> to{};
   int skip = 0;              ///< number of matches that pass first
-  int count = -1;            ///< number of faults after those; negative: no limit
+  int count = -1;            ///< number of faults after the skipped matches; negative: no limit
   double probability = 1.0;  ///< probability that a match becomes a fault, by seed
   Action action = Action::kDrop;
   Duration delay{};                                        ///< for kDelay: added to the latency
@@ -62,8 +62,8 @@ class WEFT_API SimNetwork {
   explicit SimNetwork(SimRuntime& runtime, SimNetOptions options = {});
   ~SimNetwork();
 
-  /// Makes a transport for worker `id`. The default `address` is "sim:<id>"; the seed gives `incarnation` 0 a
-  /// value. Throws: RpcError that names an address already in use.
+  /// Makes a transport for worker `id`. The default `address` is "sim:<id>". An `incarnation` of 0 is drawn
+  /// from the seed. Throws: RpcError that names an address already in use.
   std::shared_ptr<Transport> attach(WorkerId id, Receiver& receiver, std::string address = {},
                                     Incarnation incarnation = {});
 
@@ -80,7 +80,7 @@ class WEFT_API SimNetwork {
 
   /// Kills a worker: its transport drops all sends and gets no more callbacks. Its address is free again.
   void kill(WorkerId id);
-  /// The same for the transport at an address, where several have one id.
+  /// The same for the transport at an address, if several transports have the same id.
   void kill_at(const std::string& address);
 
   /// Delivers raw bytes as one frame from `from` to `to`, for tests of malformed input.

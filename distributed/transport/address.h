@@ -1,5 +1,5 @@
 // Addresses of workers as text: "host:port", "[::1]:port", "unix:/path". The functions from why_unresolved on
-// ask the system; those above are pure. Thread safety: all may be called from any thread.
+// ask the system; the functions above are pure. Thread safety: all may be called from any thread.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ WEFT_API HostPort parse_host_port(const std::string& text);
 /// "host:port", with brackets around an IPv6 address.
 WEFT_API std::string to_string(const HostPort& address);
 
-/// The end of the path of a same-host lane's socket. The address is a unix address, "unix:/path.lane".
+/// The suffix of the socket path of a same-host lane. The address is a unix address, "unix:/path.lane".
 inline constexpr char kLaneEnd[] = ".lane";
 /// True for "unix:...".
 WEFT_API bool is_unix_address(const std::string& address);
@@ -35,7 +35,7 @@ WEFT_API bool is_wildcard_host(const std::string& host);
 /// block on a DNS query.
 WEFT_API std::string why_unresolved(const std::string& host);
 
-/// A key of this machine and network namespace. Workers with other keys are not reached by unix sockets.
+/// A key of this machine and network namespace. Unix sockets connect only workers with equal keys.
 WEFT_API const std::string& host_key();
 /// The address of this machine's first interface that is up and not loopback, else "127.0.0.1".
 WEFT_API std::string first_interface_address();

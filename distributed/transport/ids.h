@@ -18,14 +18,14 @@ struct WorkerId {
 /// The largest worker id: the ids of autograd contexts and messages have 15 bits for it.
 inline constexpr int32_t kMaxWorkerId = 32767;
 
-/// One run of a worker's process; 0 means "any" where one is expected.
+/// One run of a worker's process; 0 means any run where an incarnation is expected.
 struct Incarnation {
   uint64_t value = 0;
   friend auto operator<=>(const Incarnation&, const Incarnation&) = default;
 };
 
 /// One run of one worker. Contexts, references and messages belong to the life that made them; a successor
-/// under the same id is another life. From a WorkerId alone: the current life, whichever it is.
+/// under the same id is another life. Made from a WorkerId, it means the worker's current life.
 struct Life {
   WorkerId id;
   Incarnation incarnation;

@@ -14,8 +14,9 @@
 // words of its connection (the hello). A break may lose messages; on_peer reports the break. An attempt to
 // connect that is refused or fails is repeated, and on_failed_attempt tells its reason.
 // Small messages overtake large ones. Callers must expect duplicates: the gRPC transport makes none, the
-// simulated one does. send() to the own id loops back. The gRPC transport hears members only, which are the
-// peers of add_peer; others may be admitted (grpc_transport.h). The simulated one hears all workers.
+// simulated transport does. send() to the own id loops back. The gRPC transport accepts only members, which
+// are the peers of add_peer, unless it admits strangers (grpc_transport.h). The simulated transport accepts
+// all workers.
 #pragma once
 
 #include <cstdint>
@@ -33,12 +34,12 @@ namespace weft::rpc {
 
 inline constexpr uint32_t kWireVersion = 5;
 inline constexpr int64_t kMaxFrameBytes = int64_t{4} << 20;
-/// Bytes of an incomplete message's payloads that on_part has not told are fewer than this.
+/// An incomplete message may hold fewer than this many payload bytes that on_part has not reported.
 inline constexpr int64_t kUncountedBytes = int64_t{1} << 20;
-/// Device index of a payload for host memory; that of a GPU is >= 0.
+/// Device index of a payload for host memory; GPUs have indices >= 0.
 inline constexpr int32_t kHostDevice = -1;
 
-/// A message over the limits of WireLimits, or one that cannot be decoded.
+/// A message over the limits of WireLimits, or a message that cannot be decoded.
 class WEFT_API WireError : public RpcError {
  public:
   using RpcError::RpcError;
@@ -77,7 +78,7 @@ class Release {
   void* arg_ = nullptr;
 };
 
-/// Bytes that a transport puts before the header of a message without payloads, at most.
+/// Most bytes that a transport puts before the header of a message without payloads.
 inline constexpr size_t kHeaderRoom = 32;
 
 /// Contiguous memory that is sent beside the header. The bytes must not change until `release` has run.
@@ -107,15 +108,15 @@ struct Inbound {
   std::string header;
   std::vector<Block> payloads;
   std::exception_ptr unread{};  ///< for on_unread: the error of `allocate`
-  /// The alternative names of the certificate that the sender's connection has shown. Null: it came without
-  /// one, through a unix socket, or names are not checked.
+  /// The alternative names in the certificate of the sender's connection. Null: there was no certificate, the
+  /// connection is a unix socket, or names are not checked.
   std::shared_ptr<const std::vector<std::string>> names{};
 };
 
 /// State of the connection to a peer.
 enum class PeerState {
-  kUp,  ///< connected; `incarnation` is that of the process that answered
-  /// the connection broke and messages under way may be lost; it reconnects if more is queued
+  kUp,  ///< connected; `incarnation` is the answering process's
+  /// the connection broke and messages under way may be lost; the transport reconnects if more is queued
   kBroken,
   /// no connection within connect_timeout: the queue is dropped; the next send tries again
   kUnreachable,
@@ -140,15 +141,16 @@ class WEFT_API Receiver {
 
   /// The same for a payload that has come whole in memory shared with the sender (GrpcOptions). Returns the
   /// memory for the message: `lent`, whose `release` gives it back to the sender, or other memory with the
-  /// bytes. This one copies them to the memory of `allocate`.
+  /// bytes. The default copies the bytes to memory of `allocate`.
   virtual Block take(WorkerId from, uint8_t kind, const std::string& header, Block lent, int32_t device);
 
-  /// Before `bytes` more of a message's payloads are stored; `held` were told before, of the same message.
-  /// Messages with less than kUncountedBytes tell nothing. May throw, as allocate does.
+  /// Called before `bytes` more of a message's payloads are stored; `held` bytes of the message were reported
+  /// before. Messages with less than kUncountedBytes are not reported. May throw, as allocate does.
   virtual void on_part(uint8_t kind, int64_t held, int64_t bytes) {
     static_cast<void>(kind), static_cast<void>(held), static_cast<void>(bytes);
   }
-  /// The `held` bytes of an incomplete message end: it is whole, and on_message follows, or it is dropped.
+  /// The message to which the `held` bytes belong is no longer incomplete. It is whole, and on_message
+  /// follows, or it is dropped.
   virtual void on_part_end(uint8_t kind, int64_t held) { static_cast<void>(kind), static_cast<void>(held); }
 
   /// A complete message.
@@ -162,7 +164,7 @@ class WEFT_API Receiver {
                        const std::string& reason) = 0;
 
   /// An attempt to connect to `peer` was refused or failed, for that reason. The next one follows: the state
-  /// and the queue stay as they are. Told at the first such attempt and whenever the reason changes, until
+  /// and the queue stay as they are. Called at the first such attempt and whenever the reason changes, until
   /// on_peer. `incarnation` is the expected one.
   virtual void on_failed_attempt(WorkerId peer, Incarnation incarnation, const std::string& reason) {
     static_cast<void>(peer), static_cast<void>(incarnation), static_cast<void>(reason);
@@ -171,16 +173,16 @@ class WEFT_API Receiver {
 
 /// Addresses of a peer.
 struct PeerAddress {
-  /// "host:port", "unix:/path" (same host) or "sim:...". The first usable one is taken. A unix address is
-  /// usable only if both ends have the same `host_key` and this end sees a socket of its user there. One that
-  /// ends with ".lane" is for the same-host lane, and comes before the others.
+  /// "host:port", "unix:/path" (same host) or "sim:...". The first usable address is taken. A unix address is
+  /// usable only if both ends have the same `host_key` and this end sees a socket of its user there. An
+  /// address that ends with ".lane" is for the same-host lane, and precedes the other addresses.
   std::vector<std::string> addresses{};
-  /// Key of a machine's network namespace (boot id and namespace). Workers with other keys are not reached by
-  /// unix sockets. Empty: unknown.
+  /// Key of a machine's network namespace (boot id and namespace). Unix sockets connect only workers with
+  /// equal keys. Empty: unknown.
   std::string host_key{};
-  /// Incarnation expected to answer; 0: any. Another one is kRejected.
+  /// Incarnation expected to answer; 0: any. Any other incarnation is kRejected.
   Incarnation incarnation{};
-  /// Name of the worker, which its certificate must have under TLS; empty: unknown. It does not travel.
+  /// Name of the worker, which its certificate must have under TLS; empty: unknown. It is not sent.
   std::string name{};
 };
 
@@ -193,18 +195,19 @@ struct PeerCounters {
   bool connected = false;
 };
 
-/// Counters of the connections that have come and whose hello was not welcomed (debug info).
+/// Counters of incoming connections whose hello was not welcomed (debug info).
 struct UnprovenCounters {
   int64_t open = 0;
-  uint64_t closed = 0;  ///< by the limits of their number and time
+  uint64_t closed = 0;  ///< closed by the limits of number and time
 };
 
 /// Counters of payloads through memory shared with processes of the same host (debug info).
 struct SharedMemoryCounters {
   int64_t bytes = 0;      ///< of shared memory that this side has made and keeps
-  uint64_t payloads = 0;  ///< sent through it
-  /// Payloads large enough for it that went through the socket. The limit of bytes or of the number of
-  /// segments was met; the system gave no memory or file; the peer takes none, or was not connected yet.
+  uint64_t payloads = 0;  ///< payloads sent through it
+  /// Payloads large enough for shared memory that went through the socket. no_room: a limit of bytes or
+  /// segments was reached. no_memory: the system gave no memory or file. not_taken: the peer takes no
+  /// segments, or was not connected yet.
   uint64_t no_room = 0, no_memory = 0, not_taken = 0;
 };
 
@@ -228,8 +231,8 @@ class WEFT_API Transport {
   virtual WorkerId id() const = 0;
   virtual Incarnation incarnation() const = 0;
 
-  /// The addresses of this worker for others: listening addresses with real port numbers, and the host key.
-  /// The hello and the rendezvous carry them.
+  /// The addresses of this worker for its peers: listening addresses with real port numbers, and the host
+  /// key. The hello and the rendezvous carry them.
   virtual PeerAddress addresses() const = 0;
 
   /// Makes `peer` a member with that address. A changed address or incarnation drops the old connection.
@@ -243,21 +246,22 @@ class WEFT_API Transport {
   /// Queues one message and returns; see the guarantees at the head. The transport does not interpret `kind`.
   /// Throws, with the payloads released: WireError over the limits. PeerLost for a peer never added.
   /// Overloaded when the peer's queue is full: call wait_writable, then send again. RpcError after close.
-  /// A header with a spare capacity of kHeaderRoom saves an allocation.
+  /// A header string with kHeaderRoom bytes of spare capacity saves an allocation.
   virtual void send(WorkerId peer, uint8_t kind, std::string header, std::vector<Payload> payloads = {}) = 0;
 
-  /// Blocks until the peer's queue has room. False: `deadline` came first. Not from callbacks.
+  /// Blocks until the peer's queue has room. False: `deadline` came first. Must not be called from callbacks.
   virtual bool wait_writable(WorkerId peer, TimePoint deadline) = 0;
 
   /// The counters of one peer.
   virtual PeerCounters counters(WorkerId peer) const = 0;
-  /// The counters of connections of strangers; zero where a transport has none.
+  /// The counters of unproven connections; zero if the transport counts none.
   virtual UnprovenCounters unproven() const { return {}; }
-  /// The counters of shared memory; zero where a transport has none.
+  /// The counters of shared memory; zero if the transport uses none.
   virtual SharedMemoryCounters shared_memory() const { return {}; }
 
-  /// Blocks for at most `linger` until connected peers have read their queues; peers that close too are not
-  /// waited for. Then ends all connections and threads. No callback runs after the return. Idempotent.
+  /// Blocks for at most `linger` until connected peers have read their queues; it does not wait for peers
+  /// that also close. Then it ends all connections and threads. No callback runs after the return.
+  /// Idempotent.
   virtual void close(Duration linger = std::chrono::seconds(2)) = 0;
 };
 

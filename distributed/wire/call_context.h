@@ -13,13 +13,13 @@
 
 namespace weft::rpc {
 
-/// The context of the code that runs now: inside a handler, that of the served call.
+/// The context of the running code: inside a handler, the context of the served call.
 struct CallContext {
   /// the Agent whose calls the free functions make; null: the default agent
   std::shared_ptr<Endpoint> endpoint;
   int64_t autograd_context = -1;  ///< id of the distributed autograd context; negative: none
   Incarnation autograd_life;      ///< incarnation of the worker that made that context
-  /// deadline of the served call; nested calls without a timeout of their own end by it
+  /// deadline of the served call; nested calls that set no timeout also end by it
   TimePoint deadline = kNever;
   WorkerId caller;          ///< caller of the served call; negative outside a handler
   Incarnation caller_life;  ///< its incarnation
@@ -32,14 +32,14 @@ struct CallContext {
   std::shared_ptr<const std::atomic<bool>> given_up;
 
   /// True once the answer of the served call is not needed any more. That is so after its deadline, after a
-  /// cancel or the loss of its caller, and after a stop of the serving agent. A long function asks it now and
-  /// then, and ends early. False outside a handler. Takes no lock.
+  /// cancel or the loss of its caller, and after a stop of the serving agent. A long function checks it now
+  /// and then, and ends early. False outside a handler. Takes no lock.
   WEFT_API bool cancelled() const;
 };
 
-/// The innermost context of this thread or fiber; null outside any scope. Valid as long as its scope.
+/// The innermost context of this thread or fiber; null outside any scope. Valid during its scope.
 WEFT_API const CallContext* current_context();
-/// The same; an empty context outside any scope.
+/// The same; outside any scope an empty context.
 WEFT_API const CallContext& call_context();
 /// A copy of the innermost context; an empty context outside any scope.
 WEFT_API CallContext capture_context();

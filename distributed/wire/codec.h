@@ -56,14 +56,14 @@ class WEFT_API Encoder {
   void number(T value) { raw(&value, sizeof value); }
   /// Writes a count: one byte up to 254, else nine bytes.
   void size(uint64_t n);
-  /// Adds a tensor to the message's table. A concurrent parameter is pinned at its present value.
+  /// Adds a tensor to the message's table. A concurrent parameter is sent with its present value.
   /// Throws: DeviceError for a device without an entry in the device map for this receiver.
   void tensor(const Tensor& value);
   /// Begins the next argument of a function, for texts.
   void begin_argument() { ++argument_; }
-  /// Sets the receiver's device for the tensors that follow; none: by the device map.
+  /// Sets the receiver's device for the following tensors; none: by the device map.
   void place_on(std::optional<Device> device) { place_ = device; }
-  /// Sends the tensors that follow to the receiver's CPU where the device map has no entry for their device.
+  /// Sends the following tensors to the receiver's CPU if the device map has no entry for their device.
   void unmapped_to_cpu() { unmapped_to_cpu_ = true; }
 
   // For codecs.
@@ -183,8 +183,8 @@ template <> struct Codec<Tensor> {
   static Tensor decode(Decoder& in) { return in.tensor(); }
 };
 
-/// The rows and values of a row-wise gradient; their bytes follow the rows, not the table. Throws, decoding:
-/// WireError for rows that do not rise or lie outside the sizes.
+/// The rows and values of a row-wise gradient; the number of bytes depends on the rows, not on the table.
+/// Throws, when decoding: WireError for rows that do not ascend or lie outside the sizes.
 template <> struct WEFT_API Codec<RowGrad> {
   static std::string name() { return "RowGrad"; }
   /// `place`: the receiver's device for the values.

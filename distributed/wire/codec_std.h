@@ -174,7 +174,7 @@ template <Wire... Ts> struct Codec<std::variant<Ts...>> {
   }
 };
 
-/// Durations are encoded as int64 nanoseconds; those with a floating representation as float64 seconds.
+/// Durations are encoded as int64 nanoseconds; durations with a floating representation as float64 seconds.
 template <class Rep, class Period> struct Codec<std::chrono::duration<Rep, Period>> {
   using D = std::chrono::duration<Rep, Period>;
   static constexpr bool kFloating = std::is_floating_point_v<Rep>;

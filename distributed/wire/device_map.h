@@ -5,7 +5,7 @@
 //   options.set_device_map("ps", {{"cuda:0", "cuda:1"}});            // the same, one entry after another
 //
 // Arguments follow the map; results, and gradients of arguments, come back by the reversed map. The CPU may
-// be on either side; without an entry it maps to the CPU. Calls to oneself need no map. The maps of all
+// be on either side; without an entry the CPU maps to the CPU. Calls to oneself need no map. The maps of all
 // workers are checked against each other when the group forms; in an elastic group, when a worker joins.
 // Thread safety: as plain values; the free functions may be called from any thread.
 #pragma once

@@ -20,7 +20,7 @@ struct CallId {
 class WEFT_API Canceller {
  public:
   virtual ~Canceller() = default;
-  /// Ends the call with Cancelled and tells its callee. False: the call has ended. Does not block.
+  /// Ends the call with Cancelled and notifies its callee. False: the call has ended. Does not block.
   virtual bool cancel_call(const CallId& call) = 0;
 };
 

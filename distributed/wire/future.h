@@ -1,5 +1,5 @@
-// Future<T>: a value that another thread or worker will set. It is the promise too: set_result completes it.
-// Copies share one state.
+// Future<T>: a value that another thread or worker will set. A Future is also the promise: set_result
+// completes it. Copies share one state.
 //
 //   Future<Tensor> f = rpc_async<my_add>("ps", a, b);
 //   auto s = f.then([](const Tensor& y) { return y.sum().item<double>(); });   // an error passes on
@@ -10,8 +10,9 @@
 // agent, autograd context and grad mode that were current when then() was called. A continuation that returns
 // a Future is flattened. Every wait on a failed future throws its error. CUDA streams: a waiter's or
 // continuation's streams wait for the work queued on the completing thread's current streams. A future
-// destroyed before its completion fails the futures chained to it with an RpcError. A continuation that finds
-// all threads of the pool blocked and can have no further one does not run: its future fails with Overloaded.
+// destroyed before its completion fails the futures chained to it with an RpcError. If all threads of the
+// pool are blocked and no further thread can be made, a continuation does not run: its future fails with
+// Overloaded.
 // Thread safety: every member may be called from any thread. A wait blocks through the Runtime, whose pool
 // starts another thread for a blocked handler.
 #pragma once
@@ -49,19 +50,19 @@ class WEFT_API FutureCore : public std::enable_shared_from_this<FutureCore> {
   /// Blocks until done or `deadline`. False: `deadline` came first.
   bool wait_until(TimePoint deadline);
   /// Runs `task` when done: on the pool, or on the completing thread (at once when done already).
-  /// This state owns the task, so the task holds a plain pointer to the state, never a shared one. The state
-  /// is alive while the task runs.
-  /// `may_refuse`: a pooled task without a thread is destroyed instead (Runtime::post_or_refuse).
+  /// This state owns the task, so the task holds a plain pointer to the state, never a shared pointer. The
+  /// state is alive while the task runs.
+  /// `may_refuse`: a pooled task that is refused is destroyed (Runtime::post_or_refuse).
   void on_done(Task task, bool pooled, bool may_refuse = false);
   bool try_set_error(std::exception_ptr error);
-  /// Claims the right to set the outcome. True: this caller has it and must call finish().
+  /// Claims the right to set the outcome. True: this caller has the right and must call finish().
   bool claim() {
     int pending = kPending;
     return phase_.compare_exchange_strong(pending, kClaimed);
   }
   void finish();
   void fail_claimed(std::exception_ptr error);
-  /// Names the call whose outcome this is, before other threads see the state.
+  /// Sets the call whose outcome this is, before other threads see the state.
   void set_call(std::weak_ptr<Canceller> canceller, const CallId& call) {
     canceller_ = std::move(canceller);
     call_ = call;
@@ -91,7 +92,7 @@ class WEFT_API FutureCore : public std::enable_shared_from_this<FutureCore> {
   std::unique_ptr<const StreamMark> streams_;  ///< of the completing thread
   std::weak_ptr<Canceller> canceller_;
   CallId call_;
-  std::atomic<EventImpl*> event_{nullptr};     ///< of the waiters; the first one makes it
+  std::atomic<EventImpl*> event_{nullptr};     ///< of the waiters; the first waiter makes it
   std::atomic<Callback*> callbacks_{nullptr};  ///< the newest first; closed() once they have been taken
 };
 
@@ -116,7 +117,7 @@ template <class T> struct FutureState : FutureCore {
 
 /// Wraps a continuation: captures agent, autograd context and grad mode now and restores them while it runs.
 WEFT_API Task with_context(Task task);
-/// The error of a future whose outcome nobody can give any more; in a refused task, the refusal.
+/// The error of a future that can no longer get an outcome; in a refused task, the refusal.
 WEFT_API std::exception_ptr abandoned_error();
 
 /// Sets the outcome of a future once. Its destructor fails a future without an outcome.
@@ -205,7 +206,7 @@ template <class T> class Future {
     if (!state_->wait_until(state_->runtime()->now() + limit)) detail::FutureCore::throw_not_done("wait_for");
     return get();
   }
-  /// Blocks until done and moves the value out, for large values and those that cannot be copied. Call it
+  /// Blocks until done and moves the value out, for large values and values that cannot be copied. Call it
   /// once. Throws: as wait.
   T take() {
     state_->wait_until(kNever);
@@ -219,12 +220,12 @@ template <class T> class Future {
     return get();
   }
 
-  /// Ends the call that made this future: it fails with Cancelled, and the callee hears it at once, where
-  /// call_context().cancelled() becomes true. False: the call has ended, or this is the future of no call,
-  /// such as that of then(). Does not block.
+  /// Ends the call that made this future: it fails with Cancelled, and the callee is notified at once. There
+  /// call_context().cancelled() becomes true. False: the call has ended, or this future belongs to no call,
+  /// such as a future from then(). Does not block.
   bool cancel() const { return state_->cancel_call(); }
 
-  /// Sets the outcome, a value or an error. Throws: RpcError when it was set before.
+  /// Sets the outcome, a value or an error. Throws: RpcError if it was set before.
   template <class... V> void set_result(V&&... value) const {
     if (!state_->try_set(std::forward<V>(value)...)) detail::FutureCore::throw_set_twice();
   }

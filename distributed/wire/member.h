@@ -17,7 +17,7 @@ struct Member {
   DevicePlan plan{};      ///< its device maps
   /// Identity of its process, for workers of the same host; empty: unknown (launch/inner/process_watch.h).
   std::string process{};
-  std::string engines{};  ///< of its products (product_engines()); empty: unknown
+  std::string engines{};  ///< text of its product_engines(); empty: unknown
 };
 
 }  // namespace weft::rpc

@@ -1,4 +1,4 @@
-// A message between two agents before serialisation: a body, a table of tensors sent beside it, and small
+// A message between two agents before serialisation: a body, a table of tensors sent with it, and small
 // tagged extensions. Layers above the Agent add and read extensions; distributed autograd stores its context
 // and message id in one. The body lies behind room for the Agent's envelope, so that sending never copies it.
 #pragma once
@@ -15,8 +15,9 @@
 
 namespace weft::rpc {
 
-/// The request kind, which is the transport's kind byte. Bit 0x80 marks the reply. The Agent has 1 to 15.
-/// A layer above takes a number from its range and registers a handler (Agent::handle). Users have 64 to 127.
+/// The request kind, which is the transport's kind byte. Bit 0x80 marks the reply. The Agent uses 1 to 15. A
+/// layer above takes a number from its range and registers a handler (Agent::handle). Programs may use 64 to
+/// 127.
 enum class Kind : uint8_t {
   kStatus = 1,  ///< liveness, acknowledgement and retry in one (agent.cpp, step 5)
   kStatusReply = 2,
@@ -43,7 +44,7 @@ enum class Kind : uint8_t {
 inline constexpr uint8_t kReplyBit = 0x80;
 WEFT_API std::string to_string(Kind kind);
 
-/// Tags of extensions; a message has at most one extension of each tag. Users have 64 and above.
+/// Tags of extensions; a message has at most one extension of each tag. Programs may use 64 and above.
 enum class Tag : uint8_t { kAutograd = 1, kResultsToCpu = 4, kUser = 64 };
 
 /// Tagged bytes that a layer adds to a message.
@@ -110,8 +111,8 @@ struct WEFT_API Message {
   std::shared_ptr<Staging> staging;
   std::vector<Extension> extensions;
   /// Callbacks, called once each; they must not block. `received` is true when the message was read. A
-  /// request was read if it got a reply that is not an error. A reply was, if it was acknowledged or its
-  /// caller gave up. It is false after an error, deadline, loss of the peer or shutdown.
+  /// request was read if it got a reply that is not an error. A reply was read if it was acknowledged or its
+  /// caller gave up. `received` is false after an error, deadline, loss of the peer or shutdown.
   std::vector<std::function<void(bool received)>> settled;
 };
 

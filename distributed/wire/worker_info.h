@@ -27,15 +27,15 @@ WEFT_API void check_worker_name(std::string_view name);
 struct RetryPolicy {
   int attempts = 5;  ///< in all
   Duration first_pause = std::chrono::milliseconds(100);
-  double factor = 2;    ///< of each further pause to the one before
-  double jitter = 0.5;  ///< each pause is shortened by a random part up to this one
+  double factor = 2;    ///< ratio of each pause to the previous pause
+  double jitter = 0.5;  ///< each pause is shortened by a random part, at most this part
   uint64_t seed = 0;    ///< of the jitter; 0: from the runtime
 };
 
 /// Destination and timeout of a call: `"ps"`, `0`, a WorkerInfo, a Life, or `{"ps", 500ms}`. A timeout given
 /// here is used unchanged; zero: no limit. Without one the agent's default applies, capped by the deadline of
-/// the served call. A call to a Life whose place another one has taken fails with PeerLost. Throws (at the
-/// call): ValueError for a worker outside the group or a negative timeout.
+/// the served call. A call to a Life that has a successor fails with PeerLost. Throws (at the call):
+/// ValueError for a worker outside the group or a negative timeout.
 class WEFT_API To {
  public:
   To(const char* name) : name_(name) {}
@@ -65,11 +65,11 @@ class WEFT_API To {
 };
 
 /// A destination for calls that are repeated, `with_retry({"ps", 5s}, {.attempts = 3})`. A call is repeated
-/// when its callee is lost, since a successor may come. It is repeated too when the callee had no room
-/// (Overloaded) and did not begin the function. An error that the function throws is never a reason. The
-/// timeout limits all attempts together. When none is left the call fails with the last error. Throws (at the
-/// call): ValueError for a function not registered by WEFT_RPC_IDEMPOTENT, a creation by remote(), or a
-/// policy out of range.
+/// when its callee is lost, since a successor may come. It is also repeated when the callee had no room
+/// (Overloaded) and did not begin the function. A call is never repeated for an error that the function
+/// throws. The timeout limits all attempts together. When no attempt is left, the call fails with the last
+/// error. Throws (at the call): ValueError for a function not registered by WEFT_RPC_IDEMPOTENT, a creation
+/// by remote(), or a policy out of range.
 inline To with_retry(To to, const RetryPolicy& policy = {}) {
   to.retry_ = policy;
   return to;
