@@ -119,8 +119,8 @@ WEFT_API int open_accelerators() noexcept;
 WEFT_API Accelerator* open_accelerator(int index) noexcept;
 
 namespace cuda {
-/// Number of CUDA devices that this program can use: 0 without the library, a driver or a device;
-/// the error of backend(Device("cuda")) names the missing part.
+/// Number of CUDA devices that this program can use: 0 without the library, a driver or a device. The error
+/// of backend(Device("cuda")) names the missing part.
 WEFT_API int device_count() noexcept;
 /// Whether device_count() is above 0.
 WEFT_API bool is_available() noexcept;

@@ -40,8 +40,8 @@ StateDict Optimizer::state_dict() const {
     const std::string prefix = std::to_string(i) + ".";
     out.emplace_back(prefix + "step", scalar_tensor(slots_[i].steps, {.dtype = kInt64}));
     const Variant v = variant(slots_[i].group);
-    // Since the last step, other options may have made the rule one with less state or more, or the parameter
-    // has become one of a half type. The entries are those with which the next step would begin.
+    // Since the last step, other options may have given the rule less state or more, or the parameter may
+    // have got a half type. The entries are those with which the next step would begin.
     const Slot& slot = slots_[i];
     const Tensor& p = params_[i];
     const TensorOptions like{.dtype = state_type(p), .device = p.device()};

@@ -173,7 +173,7 @@ template <class F> class Compiled {
 /// reason() names its operation. Other sizes, strides, dtypes, numbers, requires_grad, grad mode or inference
 /// mode make another signature. A call is recorded anew if a captured tensor was destroyed or moved, or if
 /// the train() flag of any module has changed. It is also recorded anew if all recordings had the same tensor
-/// as an argument and the call has another, because f may have captured that tensor.
+/// as an argument and the call has another. The reason is that f may have captured the first tensor.
 /// Replays draw from the generators of f as f would, which outlive the calls. Replays record no graph: f runs
 /// as usual if a result requires grad. Inside f, weft::grad() gives gradients as results. A whole training
 /// step is replayed too: zero_grad(), backward() and the step of an optimizer, with the rate and count of the

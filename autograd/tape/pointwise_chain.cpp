@@ -1,7 +1,7 @@
 // Finding and running chains of pointwise calls. The order of two accesses to one element stays that of the
 // program, since both fall into one block. Where a call writes elements that another one reaches at other
-// positions, the chain ends before the second call. Arguments overlap in a replay as in the recording: their
-// distance is part of the signature, and compile() runs f for those that overlap in other ways.
+// positions, the chain ends before the second call. Arguments overlap in a replay as in the recording, since
+// their distance is part of the signature. For arguments that overlap in other ways compile() runs f.
 #include <weft/autograd/tape/inner/pointwise_chain.h>
 
 #include <algorithm>

@@ -1,10 +1,10 @@
 // DistributedDataParallel. Gradients reach the parameters' grad() through a sink of the pass, which counts
 // them per bucket. A full bucket is flattened, divided by the number of processes and summed by an
-// all_reduce, beside the rest of the pass. Buckets are sent in one order everywhere, whichever is full first.
-// After the pass the rest is sent, with zeros for gradients that are missing. A last all_reduce counts the
-// processes that have each gradient, and those that made a pass: join() takes part without one, and sends
-// zeros. The buckets of a device queue their work there, beside that of the pass; only the counts are on the
-// CPU.
+// all_reduce, beside the rest of the pass. All processes send buckets in the same order, even if a later
+// bucket is full first. After the pass the rest is sent, with zeros for gradients that are missing. A last
+// all_reduce counts the processes that have each gradient, and those that made a pass: join() takes part
+// without one, and sends zeros. The buckets of a device queue their work there, beside that of the pass; only
+// the counts are on the CPU.
 #include <weft/distributed/collectives/data_parallel.h>
 
 #include <atomic>
@@ -149,8 +149,7 @@ struct DistributedDataParallel::Impl {
 
 namespace {
 
-/// One synchronised pass. `passes`: this process computes gradients; else it sends zeros, whatever grad()
-/// holds.
+/// One synchronised pass. `passes`: this process computes gradients; else it sends zeros and ignores grad().
 class Reduction final : public GradSink {
  public:
   Reduction(DistributedDataParallel::Impl& ddp, bool passes)
@@ -182,8 +181,8 @@ class Reduction final : public GradSink {
     const NoGrad off;
     while (next_ < sent_.size()) send_next();
     // Another call of a process is an error of a bucket. A count queued behind it would be compared with the
-    // next call of that process, and the abort() of a failed pass would wait for that call. The group's
-    // thread runs its calls in order, so this wait costs a change of threads and no message.
+    // next call of that process. The abort() of a failed pass would wait for that call. The group's thread
+    // runs its calls in order, so this wait costs a change of threads and no message.
     for (const Sent& one : sent_) one.done->wait();
     const Tensor counts = zeros({static_cast<int64_t>(ready_.size()) + 1}, kInt32);
     for (size_t i = 0; i < ready_.size(); ++i) counts.data<int32_t>()[i] = has_gradient(i);

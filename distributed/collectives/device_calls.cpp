@@ -2,8 +2,8 @@
 // errors are found later, by the watching thread, and thrown by the next call. That thread looks while work
 // is queued. It lets a stream without work follow the group's stream, and asks whether that has come to its
 // end. An event would serve as well, but asking for it may throw the faults of kernels, which belong to
-// the threads that issued them. The clock of a call begins when this device has come to it: the work in front
-// of it may take as long as it likes.
+// the threads that issued them. The clock of a call begins when this device has reached it. The work in front
+// of it may take any time.
 #include <weft/distributed/collectives/inner/device_calls.h>
 
 #include <algorithm>

@@ -405,7 +405,7 @@ class GlooEngine final : public Engine {
 
  private:
   /// Returns once all processes have all connections. Gloo's thread ends the process when a connection is
-  /// reset while it is being accepted, as an abort() of the first process to connect would do.
+  /// reset while it is being accepted. An abort() of the first process to connect would cause that.
   void meet_connected(Meeting& meeting) const {
     meeting.set(str("connected/", options_.rank), "");
     for (int r = 0; r < options_.size; ++r) meeting.get(str("connected/", r));

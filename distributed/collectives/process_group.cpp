@@ -1,11 +1,11 @@
 // ProcessGroup: a queue of collectives and the thread that runs them in order on the engine.
 //   1. A call checks its own tensor, and joins the queue.
 //   2. Its turn come, the engine gathers a Head from each process: the call, the dtype and the sizes.
-//   3. Where a Head differs from that of rank 0, all processes throw the same error and stay in step.
-//   4. Else the engine moves the data. Its error is that of the group: connections end, later calls throw it.
-// A call on the device queues its work at once (device_calls.cpp); steps 2 and 3 come behind it, and an error
-// there is one of the group. At its end such a group gathers a last Head, so that no process leaves while the
-// device of another is behind. The runtime is the group's own: a group may outlive the agent of its meeting.
+//   3. If a Head differs from rank 0's, all processes throw the same error and stay in step.
+//   4. Else the engine moves the data. Its error fails the group: connections end, later calls throw it.
+// A call on the device queues its work at once (device_calls.cpp). Steps 2 and 3 come behind it, and an error
+// there fails the group. At its end such a group gathers a last Head, so that no process leaves while
+// another's device is behind. The group may outlive its agent, so it has its own runtime.
 #include <weft/distributed/collectives/process_group.h>
 
 #include <algorithm>

@@ -29,8 +29,8 @@ namespace {
 
 constexpr char kEtcdScheme[] = "etcd://";
 
-/// The watch of the members' processes on this host, which ends with the loss of a life, and the engines of
-/// products that the members told.
+/// The watch of the members' processes on this host, and the product engines that the members have published.
+/// The watch of a life ends with its loss.
 struct MemberWatch {
   inner::ProcessWatch processes;
   Mutex mutex;

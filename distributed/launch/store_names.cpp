@@ -154,7 +154,8 @@ class NameCheck {
     deny(key, "the certificate of this client is of another worker");
   }
 
-  /// A rank has returned, says the worker whose name is the value; one that has told it for no other rank.
+  /// The value is the name of the worker of the rank that has returned. A worker may report this for one rank
+  /// only.
   void check_returned(uint8_t op, const std::string& key, StoreReader& in) const {
     const size_t at = key.rfind(kReturned);
     if (key != kRunKey && at == std::string::npos) return;  // a key of no group

@@ -1,6 +1,7 @@
 // The trace of a group (trace.h): registered functions that every worker serves, clocks, and the file in
-// Chrome's trace format. A worker is a process of the file; spans that overlap get rows of their own. One may
-// join while a trace begins or ends: either it is among those that hear of that, or it is told on its own.
+// Chrome's trace format. A worker is a process in the file; spans that overlap get separate rows. A worker
+// may join while a trace begins or ends. Either the call to all workers includes it, or it gets a call of its
+// own.
 #include <weft/distributed/rpc/trace.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // The sending side of shared memory: its segments, their copies and the limit. A segment is filled before it
-// is known to the receiver, and never touched while the receiver may hold it. So the state of each is kept
-// here, and the control word, which the receiver may set at will, is only asked for those that were lent.
+// is known to the receiver, and never touched while the receiver may hold it. So the state of each segment is
+// kept here. The receiver may set the control word at will, so only the words of lent segments are read.
 #include <weft/distributed/transport/inner/shared_memory.h>
 
 #include <fcntl.h>

@@ -1,5 +1,5 @@
-// Engines that a process measures for itself (WEFT_AUTOTUNE=1): the first product of a shape runs each engine
-// three times and keeps the quickest for the process. Bits may then differ between two runs.
+// Engines that a process measures for itself (WEFT_AUTOTUNE=1). The first product of a shape runs each engine
+// three times. The process then uses the fastest. Bits may then differ between two runs.
 #pragma once
 
 #include <compare>

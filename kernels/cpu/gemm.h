@@ -1,7 +1,7 @@
 // The choice of the matrix-product engine: weft's register tiles (isa/gemm_tile.h), Eigen, oneDNN if the
 // build found it, or MKL if the user asks for it. An engine computes one tile of c at a time on one thread.
-// The bits are the same for any thread count: the partition of c for a library depends on sizes only, and
-// that for the tiles changes no sum.
+// The bits are the same for any thread count. For a library, the partition of c depends on sizes only; for
+// the tiles, it changes no sum.
 //
 // For float the choice follows a measured table (isa/engines.h). WEFT_GEMM in the environment (tile, eigen,
 // onednn, mkl) overrides it, and with WEFT_AUTOTUNE=1 each process measures the shapes that it meets

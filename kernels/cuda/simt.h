@@ -127,9 +127,9 @@ class Thread {
   /// Bit i: the predicate of lane i.
   __device__ uint32_t ballot(bool p) const { return __ballot_sync(0xffffffffu, p); }
 
-  /// d += a b of the warp by its tensor cores, for a [16, 16] and b [16, 8] of H, which is Half or BFloat16,
-  /// and d [16, 8]. Compute capability 8.0 and later; nothing on earlier ones. A word holds two numbers, the
-  /// first one in its low half. With g = lane / 4 and c = lane % 4 * 2 a lane has
+  /// d += a b of the warp by its tensor cores. a [16, 16] and b [16, 8] are of H, which is Half or BFloat16;
+  /// d is [16, 8]. Compute capability 8.0 and later; on earlier devices it does nothing. A word holds two
+  /// numbers, the first one in its low half. With g = lane / 4 and c = lane % 4 * 2 a lane has
   ///   a  (g, c .. c + 1), (g + 8, c .. c + 1), (g, c + 8 .. c + 9), (g + 8, c + 8 .. c + 9)
   ///   b  (c .. c + 1, g), (c + 8 .. c + 9, g)
   ///   d  (g, c), (g, c + 1), (g + 8, c), (g + 8, c + 1)

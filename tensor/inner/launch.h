@@ -62,11 +62,11 @@ WEFT_API Scalar minus(Scalar s, DType t);
 /// wrap_dim for an operation that treats a tensor without dims as [1]: dim 0 and -1 are valid there.
 WEFT_API int line_dim(const char* name, int64_t dim, const Tensor& x);
 
-/// Throws the Error in flight again as one of operation `name`. This name takes the place of the operation
-/// that the text begins with; before a text without one, as that of a kernel, it is inserted. Errors of
-/// autograd, files, memory and CUDA stay as they are.
+/// Rethrows the Error in flight as an error of operation `name`. This name replaces the operation with which
+/// the text begins. If the text names no operation, as a kernel's, the name is inserted at its head. Errors
+/// of autograd, files, memory and CUDA stay as they are.
 [[noreturn]] WEFT_API void rethrow_as(const char* name);
-/// Calls f(), whose errors say `name`: the operation that the user called, not one that it is composed of.
+/// Calls f(), whose errors name `name`: the operation that the user called, not its parts.
 template <class F> decltype(auto) named(const char* name, F&& f) {
   try {
     return f();

@@ -34,18 +34,18 @@ class Call {
   virtual void run(Backend& backend, Context& context) = 0;
   virtual void each_view(const std::function<void(View&)>& f) = 0;
   virtual PhiloxKey* key() { return nullptr; }
-  /// Of an optimizer's step: throws unless a replay can take it; and sets the number for StepReplay.
+  /// For an optimizer's step: throws unless a replay can take the step, and sets the number for StepReplay.
   virtual void check_step() {}
   virtual void begin(uint64_t /*replay*/) {}
-  /// Whether it has a view that is written, the last one, whose elements depend on those of the others at the
-  /// same place alone.
+  /// Whether each element of the last view, which is written, depends only on the elements of the other views
+  /// at the same place.
   virtual bool is_pointwise() const { return false; }
-  /// Of a pointwise call: runs `count` elements. The operands, in the order of each_view, are contiguous at
+  /// For a pointwise call: runs `count` elements. The operands, in the order of each_view, are contiguous at
   /// these addresses. Several threads may do so at once.
   virtual void run_part(Backend& /*backend*/, Context& /*context*/, void* const* /*operands*/,
                         int64_t /*count*/) const {}
   virtual bool same_method(const Call& other) const = 0;
-  /// Of two calls of one method: whether all numbers have the same bits. Views and keys do not count.
+  /// For two calls of one method: whether all numbers have the same bits. Views and keys do not count.
   virtual bool same_numbers(const Call& other) const = 0;
 
   const std::string op;       ///< for messages

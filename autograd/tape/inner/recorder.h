@@ -31,8 +31,8 @@ class Recorder final : public Backend, public Tracer {
   explicit Recorder(std::span<const Tensor* const> arguments);
   ~Recorder() override;
 
-  /// Takes the versions of the tensors that an earlier run has captured, which the caller holds: a write by
-  /// something else is seen, even if it comes before their first use.
+  /// Notes the versions of the tensors that an earlier run has captured, which the caller holds. So a write
+  /// by something else is noticed, even before their first use.
   void expect(const Program& earlier);
   /// Runs f and returns its results.
   std::vector<Tensor> record(const std::function<std::vector<Tensor>()>& f);

@@ -18,20 +18,20 @@ namespace weft::rpc::inner {
 /// Thread safety: one call at a time.
 class StoreLog {
  public:
-  /// Opens the log, or makes one with `identity`. Throws: IoError that names the file, for one in use, one
-  /// that is no log, a damaged one and errors of the system.
+  /// Opens the log, or creates a log with `identity`. Throws: IoError that names the file, for a file that is
+  /// in use, damaged or no log, and for errors of the system.
   StoreLog(std::string path, uint64_t identity);
   ~StoreLog() { close(); }
   StoreLog(const StoreLog&) = delete;
   uint64_t identity() const { return identity_; }
-  /// The entries of each record that the log had when it was opened; once.
+  /// The entries of each record that the log had when it was opened. To be called once.
   std::vector<std::string> take_records() { return std::move(records_); }
 
   /// Adds a record. Throws: IoError; the log then takes no further record.
   void append(std::string_view entries);
   /// Makes `entries` the only record. Throws: as append.
   void replace(std::string_view entries);
-  /// Lets another store have the log.
+  /// Lets another store open the log.
   void close();
   /// Bytes of the file now, and after it was last made or replaced.
   uint64_t bytes() const { return bytes_; }

@@ -1,6 +1,6 @@
-// The errors that rounded gradients still owe (autograd/edge_codec.h), as a part of a checkpoint. An error
-// names the two workers of its key by their places in the set: "@0" is the first owner, and the number after
-// the last owner is the caller. All other workers have their names. So owners of a resumed run may have other
+// The errors that rounded gradients still owe (autograd/edge_codec.h), as a part of a checkpoint. An error's
+// key names two workers by their places in the set. "@0" is the first owner, and the number after the last
+// owner is the caller. All other workers are named by their names. So owners of a resumed run may have other
 // names, and all workers other lives.
 #pragma once
 

@@ -1,7 +1,7 @@
-// The fence of an agent in an elastic group: until when it may serve and call. Each renewal of its lease at
-// the store moves that time, which counts on while the machine is suspended. After it, requests are refused
-// and calls of its own fail with Fenced, until the next renewal. Once a successor has its name, they fail for
-// ever. A static group never sets it.
+// The fence of an agent in an elastic group: the time until which the agent may serve and call. Each renewal
+// of its lease at the store moves that time. The clock also counts while the machine is suspended. After that
+// time, requests are refused and the agent's own calls fail with Fenced, until the next renewal. Once a
+// successor has its name, they fail for ever. A static group never sets it.
 #pragma once
 
 #include <atomic>

@@ -45,7 +45,8 @@ class Server {
   static void take_finished(Peer& p, uint64_t floor, Dropped& out) WEFT_REQUIRES(p.mutex);
   /// The same by `finished`, which has grown. `out` has room for all.
   static void take_all_finished(Peer& p, Dropped& out) WEFT_REQUIRES(p.mutex);
-  /// Frees their replies. An error of what that tells ends here: a newer request may be recorded already.
+  /// Frees their replies. Exceptions of the callbacks are dropped here: a newer request may be recorded
+  /// already.
   void forget(Peer& p, Dropped dropped) noexcept;
   /// Calls `error_callbacks` for a request that is not answered yet.
   void tell_error(const Served& served, const std::exception_ptr& error) noexcept;

@@ -41,8 +41,8 @@ class UserTable {
                                             Site site);
   /// The answer to CREATE, or its loss. `known`: the owner counts the fork.
   void creation_answered(const std::shared_ptr<UserState>& state, std::exception_ptr error, bool known);
-  /// Tells the owner that the creation has ended with an error of the request, whether it counts the fork or
-  /// not: its value is not used.
+  /// Tells the owner that the creation has ended with an error of the request, so its value is not used. The
+  /// owner may count the fork or not.
   void creation_refused(const UserState& state);
   void creation_timed_out(UserState& state, std::exception_ptr error);
   /// Makes the reference that a message brings (steps 5 and 6). Throws: RpcError for a refused child and

@@ -6,12 +6,12 @@
 // `more` records on its channel, in one frame or many:
 //   begin: header_bytes u64 | payload_bytes u64 | payload_count u32 | body...        more: body...
 //   body:  payload_count x (bytes u64 | device i32) | header | payloads one after another
-// A payload in shared memory (shared_memory.h) has kSharedMark in the bytes of its row, and the number of its
-// segment, u32, in place of its bytes. Two records tell the receiver of such segments.
+// A payload in shared memory (shared_memory.h) has kSharedMark in the bytes of its row. In place of its bytes
+// it has the number of its segment, u32. Two records describe such segments to the receiver.
 // Two channels let small messages pass between the pieces of a large one. The sizes in `begin` are checked
 // before any allocation. Headers grow as their bytes arrive, and payload memory is requested when its
-// first byte arrives. The receiver is told of the bytes that incomplete messages hold. Without memory or room
-// the message is read to its end and dropped. Internal to the transports. Thread safety: plain values; a
+// first byte arrives. The receiver gets reports of the bytes that incomplete messages hold. Without memory or
+// room the message is read to its end and dropped. Internal to the transports. Thread safety: plain values; a
 // Decoder belongs to the reader of one connection.
 #pragma once
 

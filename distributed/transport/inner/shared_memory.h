@@ -14,9 +14,10 @@
 //  5. A sender that needs a segment looks at the words of those that it has lent. One that the receiver never
 //     clears is never used again. [G: a held payload does not change]
 //  6. Segments of all links stay within a limit of bytes. A link takes no more than it leaves to the others.
-//     For room, free segments go: their memory at once, their numbers with the next message by reference.
-//  7. With a link all its segments go; what the receiver holds lives until it releases it. No segment is ever
-//     used for two links. [G: a peer reads and writes its own payloads alone]
+//     To make room, free segments are dropped: their memory at once, their numbers with the next message by
+//     reference.
+//  7. A link's segments end with it. A payload that the receiver holds lives until its release. No segment is
+//     ever used for two links. [G: a peer reads and writes its own payloads alone]
 // Internal to the gRPC transport.
 #pragma once
 
@@ -57,9 +58,9 @@ class WEFT_API SharedMemory : public std::enable_shared_from_this<SharedMemory> 
   static bool suits(const OutMessage& message);
   /// Copies large payloads to segments of the link, as far as there is room. Not to be called under a lock.
   void place(uint64_t link, OutMessage& message);
-  /// Before the first bytes of a message on a link: puts its form by reference in its place, and the records
-  /// that it needs into the frame. A link without the message's segments changes nothing. Returns the bytes
-  /// that do not go through the frames.
+  /// To be called before the first bytes of a message on a link. Replaces the message by its form by
+  /// reference, and writes the records that it needs into the frame. A link without the message's segments
+  /// changes nothing. Returns the bytes that do not go through the frames.
   int64_t refer(uint64_t link, OutCursor& cursor, Frame& frame);
 
   /// Counts the large payloads of a message for a peer that takes no segments.

@@ -75,8 +75,8 @@ std::optional<std::string> find_cookie(uint16_t port,
 /// True if a living process of this user listens on that port and speaks TLS there.
 bool speaks_tls(uint16_t port, const FolderChoice& choice = FolderChoice::of_process());
 
-/// The user of the processes that listen on a port of this host's loopback, by the kernel's table of sockets:
-/// this one if one of them is this user's. None: nobody listens there.
+/// The user of the processes that listen on a loopback port of this host, from the kernel's table of sockets.
+/// If one of these processes is this user's, this user. None: no process listens there.
 std::optional<uint32_t> listening_user(uint16_t port);
 
 /// Removes the sockets and cookies of dead processes from a folder.

@@ -194,7 +194,7 @@ void gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int
   if (m == 1) a.row = a.col == 1 ? k : 1, c_row = n;
   if (k == 1) a.col = 1, b.row = b.col == 1 ? n : 1;
   if (n == 1) b.col = b.row == 1 ? k : 1;
-  if constexpr (sizeof(T) == sizeof(float)) {  // double is multiplied by our own tiles alone
+  if constexpr (sizeof(T) == sizeof(float)) {  // double uses weft's tiles only
     const GemmEngine engine = gemm_engine();
     const bool tile = engine == GemmEngine::kTile || (engine == GemmEngine::kAuto && is_small(m, n, k));
     if (!tile && k > 0 && is_plain(a, m, k) && is_plain(b, k, n))

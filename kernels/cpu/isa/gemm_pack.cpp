@@ -138,8 +138,8 @@ template <class T> void pack_panels(T* dst, Operand<T> b, int64_t kc, int64_t n)
   }
 }
 
-/// Packs kc columns of a by strips. Where columns are contiguous, several strips read each of them in turn,
-/// so that a page is used for more than the rows of one strip.
+/// Packs kc columns of a by strips. Where columns are contiguous, several strips read each column in turn. So
+/// a page is used for the rows of more than one strip.
 template <class T> void pack_strips(T* dst, Operand<T> a, const Parts& strips, int64_t kc) {
   constexpr int64_t kTogether = 16;
   const int64_t together = a.row == 1 ? kTogether : 1;

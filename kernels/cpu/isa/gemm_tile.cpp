@@ -27,8 +27,8 @@ inline constexpr int64_t kFetchAhead = 32, kFetchBytes = 384;
 inline constexpr bool kFetchStrips = kVecBytes == 64;  // else loads bound it
 
 /// acc = a strip (rows) times b panel (vectors), over k; a is [k][a_k] with rows a_i apart, b is [k][ldb].
-/// The lines of c, which the caller writes next, are fetched one row after the other, so that they do not
-/// delay those of a and b.
+/// The lines of c, which the caller writes next, are fetched one row after the other. So they do not delay
+/// the lines of a and b.
 template <class T, int kRows, int kVecs>
 WEFT_INLINE void accumulate(Vec<T> (&acc)[kRows][kVecs], int64_t k, const T* a, int64_t a_i, int64_t a_k,
                             const T* b, int64_t ldb, const T* c, int64_t c_row) {

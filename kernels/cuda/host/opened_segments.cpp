@@ -1,5 +1,5 @@
-// Opened allocations, found by handle and number. A handle alone does not name an allocation: one that is
-// made after another was freed may have the same handle, and its memory lies elsewhere.
+// Opened allocations, found by handle and number. A handle alone does not identify an allocation. An
+// allocation made after another was freed may have the same handle, but its memory lies elsewhere.
 #include <weft/kernels/cuda/host/opened_segments.h>
 
 #include <algorithm>

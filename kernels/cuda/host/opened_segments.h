@@ -1,7 +1,7 @@
-// Allocations of other processes that this process has opened (CUDA IPC). Blocks that are in use at a time
-// share one opening of their allocation, and the last one closes it: CUDA leaves undefined the effects of
-// freeing an allocation that another process has open. Internal to the backend. Thread safety: any thread;
-// the caller has made the device current.
+// Allocations of other processes that this process has opened (CUDA IPC). Blocks in use at the same time
+// share one opening of their allocation, and the end of the last block closes it. For CUDA, freeing an
+// allocation that another process has open is undefined behaviour. Internal to the backend. Thread safety:
+// any thread; the caller has made the device current.
 #pragma once
 
 #include <list>

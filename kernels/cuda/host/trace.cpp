@@ -1,7 +1,7 @@
-// Spans of a trace. A span has an event of its stream on either side, so that the device tells its time. The
-// times of events count from the first one of the device, for which the host waits: so both clocks are one
-// but for that wait. Events are used again as soon as their span has its times. While a graph is recorded
-// there are no events, since they would become part of it.
+// Spans of a trace. A span has an event of its stream on either side, so that the device measures its time.
+// The times of events count from the first event of the device, for which the host waits. So the two clocks
+// differ at most by that wait. Events are used again as soon as their span has its times. While a graph is
+// recorded there are no events, since they would become part of it.
 #include <weft/kernels/cuda/trace.h>
 
 #include <unistd.h>

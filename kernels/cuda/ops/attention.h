@@ -130,7 +130,7 @@ WEFT_DEVICE void fetch_rows_by(Thread t, const T* from, int64_t stride, int widt
   }
 }
 
-/// Copies rows first .. first + R of a head to shared memory; those beyond the last row are zeros, and so are
+/// Copies rows first .. first + R of a head to shared memory. Rows beyond the last row are zeros, and so are
 /// numbers beyond the width in the last pack.
 template <class C, int W, int R>
 WEFT_DEVICE void fetch_rows(Thread t, const AttentionMatrix& m, int64_t begin, int64_t first, C* to) {

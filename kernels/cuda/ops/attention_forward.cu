@@ -1,16 +1,16 @@
 // Attention, forward: y = softmax(scale q k^T + mask) v (=), and for backward the maximum and the reciprocal
 // sum of exponentials of each row. A block has 64 queries of a head (32 of doubles) and takes the keys and
-// values in blocks of 64 (32). It keeps the maximum and the sum of each row so far, and rescales its result
-// if a block of keys has a larger maximum (online softmax). So the matrix of all products is never in memory.
+// values in blocks of 64 (32). It keeps the maximum and the sum of each row so far. If a block of keys has a
+// larger maximum, it rescales its result (online softmax). So the matrix of all products is never in memory.
 // Causal rows end at the block of keys with their own.
 //
 // 2 L S (E + F) flops and L S exponentials per head; half of both if causal. The half types are converted on
 // their way to shared memory, so they have the arithmetic of float32. A block reads all keys and values of
-// its head, which its neighbours read too: (E + F) S / 64 numbers per query, mostly from the cache. A mask
-// adds L S numbers per head. Few queries of few heads leave processors idle.
+// its head: (E + F) S / 64 numbers per query. Its neighbours read them too, so they come mostly from the
+// cache. A mask adds L S numbers per head. Few queries of few heads leave processors idle.
 //
-// A row keeps its maximum and 1 / sum apart, and not one logarithm of the sum: for large products that would
-// have lost the digits of the sum.
+// A row keeps its maximum and 1 / sum separately, not one logarithm of the sum. For large products the
+// logarithm would lose the digits of the sum.
 #include <weft/kernels/cuda/ops/attention.h>
 
 namespace weft::cuda {

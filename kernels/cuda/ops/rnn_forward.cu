@@ -1,8 +1,8 @@
-// Forward of one direction of one recurrent layer over a whole sequence by weft's own cell: x [T, N, I] -> y
-// [T, N, H] (=), hn, cn [N, H] (=). One product computes the input projections of all steps, in the reserve
-// if that has the compute type. Then each step runs one product W_hh h and one kernel. The kernel adds the
-// two, applies the gates, and writes the state, y and the reserve. The half dtypes keep pre-activations and
-// the running state in float32.
+// Forward of one direction of one recurrent layer over a whole sequence, by weft's cell. x [T, N, I] -> y [T,
+// N, H] (=), hn, cn [N, H] (=). One product computes the input projections of all steps, in the reserve if
+// that has the compute type. Then each step runs one product W_hh h and one kernel. The kernel adds the two,
+// applies the gates, and writes the state, y and the reserve. The half dtypes keep pre-activations and the
+// running state in float32.
 //
 // 2 T N G H (I + H) flops. Per (t, n, column) a step's kernel reads 2 G numbers and the biases, and writes y
 // and reserve_width numbers.
