@@ -1,6 +1,6 @@
-// The registry of backends. The CPU's is always there; that of a CUDA device is registered at the first
-// request. A failure is not remembered: the next call tries again, at the cost of a few file lookups or one
-// driver call.
+// The registry of backends. The CPU's backend is always registered; a CUDA device's backend is registered at
+// the first request. A failure is not remembered: the next call tries again, at the cost of a few file
+// lookups or one driver call.
 #include <weft/kernels/backend.h>
 
 #include <array>

@@ -1,4 +1,4 @@
-// Scalar: the check whether a dtype can hold it, its text, and the error for one that does not fit. The
+// Scalar: the check whether a dtype can hold it, its text, and the error for a number that does not fit. The
 // header has the conversions to C++ types.
 #include <weft/kernels/scalar.h>
 

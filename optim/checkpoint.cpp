@@ -3,8 +3,8 @@
 //   2. compare its parts with the list;
 //   3. load part after part, the largest last, after copying the previous state of each;
 //   4. if one throws, restore the copies that can be restored, and throw its error.
-// The last part needs no copy if it is here: it throws before it changes anything. A remote part may be
-// loaded when its call throws.
+// The last part needs no copy if it is here: it throws before it changes anything. If the call of a remote
+// part throws, the part may have been loaded.
 #include <weft/optim/checkpoint.h>
 
 #include <algorithm>

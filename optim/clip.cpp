@@ -1,5 +1,5 @@
 // Gradient clipping. Gradients are grouped by device, and one backend call serves each group. Gradients that
-// are not contiguous are copied, scaled and copied back. Of a row-wise gradient the values count: its packed
+// are not contiguous are copied, scaled and copied back. For a row-wise gradient the values count: its packed
 // form is a tensor over them.
 #include <weft/optim/clip.h>
 

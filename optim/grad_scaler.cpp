@@ -1,6 +1,7 @@
 // GradScaler. Its state is a float64 tensor of four numbers on the device (LossScale). Kernels unscale the
-// gradients, mark a bad one and adjust the scale there. The optimizer's step gets the mark as `skip`, so the
-// host waits for nothing. Where the step unscales, the norm of the gradients tells whether they are finite.
+// gradients, mark gradients that are not finite and adjust the scale there. The optimizer's step gets the
+// mark as `skip`, so the host waits for nothing. Where the step unscales, the norm shows whether the
+// gradients are finite.
 #include <weft/optim/grad_scaler.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// The saved state of an optimizer. It has the state tensors themselves, and new ones for those that the next
-// step would make. Loading copies. Nothing changes before all entries are checked.
+// The saved state of an optimizer. It has the state tensors themselves, and new tensors where the next step
+// would create them. Loading copies. All entries are checked before anything changes.
 #include <weft/optim/optimizer.h>
 
 #include <algorithm>

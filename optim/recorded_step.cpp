@@ -1,4 +1,4 @@
-// Steps that are counted later: those whose skip is known only on the device, and those that a graph or a
+// Steps that are counted later: steps whose skip is known only on the device, and steps that a graph or a
 // program of compile() repeats. A recorded step keeps the memory that its kernels write, and refuses a replay
 // when the optimizer's state lies elsewhere.
 #include <weft/optim/optimizer.h>

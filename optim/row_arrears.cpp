@@ -1,6 +1,6 @@
-// Rows behind (inner/row_arrears.h). Missed steps are kept as runs of equal maps, which are made a power by
-// squaring. Rows catch up in the order of their last steps, the latest first. So the product of the maps is
-// made once for all of them.
+// Rows behind (inner/row_arrears.h). Missed steps are kept as runs of equal maps, whose powers are computed
+// by squaring. Rows catch up in the order of their last steps, the latest first. So the product of the maps
+// is computed once for all rows.
 #include <weft/optim/inner/row_arrears.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// The storages in arrears. There are few, so one table outside of Storage has them, and a storage needs no
-// room for it. A hidden address, null, leads here.
+// The storages in arrears. There are few, so a table outside of Storage has them, and a storage needs no
+// field for it. A hidden address is null, so its use leads to the functions here.
 #include <weft/tensor/inner/arrears.h>
 
 #include <atomic>

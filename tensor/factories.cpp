@@ -1,5 +1,5 @@
 // Factories with given values: constants, ranges, and tensors from host data or over memory of the caller.
-// random.cpp has the random ones.
+// random.cpp has the random factories.
 #include <weft/tensor/factories.h>
 
 #include <algorithm>

@@ -1,5 +1,6 @@
-// Thread-local free lists in size classes of 64 bytes: the cases that the inline functions leave. The first
-// free on a thread opens its lists and arms a second object, whose destructor empties them at thread exit.
+// Thread-local free lists in size classes of 64 bytes: the cases that the inline functions do not handle. The
+// first free on a thread opens its lists and arms a second object, whose destructor empties them at thread
+// exit.
 #include <weft/tensor/inner/free_list.h>
 
 namespace weft {

@@ -1,5 +1,5 @@
-// Generators: forks, the scopes that note and repeat draws, and the default generator. A scope that notes
-// inside another one draws through it, so a repeat of the outer scope covers the inner one. Source of the
+// Generators: forks, the scopes that record and repeat draws, and the default generator. A recording scope
+// inside another scope draws through it, so a repeat of the outer scope covers the inner scope. Source of the
 // seed mixing: the finaliser of SplitMix64 (Steele, Lea, Flood 2014).
 #include <weft/tensor/generator.h>
 

@@ -1,5 +1,5 @@
 // Launches of pointwise operations, and their common checks. Operands of equal sizes skip broadcasting, and
-// small row-major ones skip views and loops too, to keep small operations fast.
+// small row-major operands also skip views and loops, to keep small operations fast.
 #include <weft/tensor/inner/launch.h>
 
 #include <cmath>

@@ -1,6 +1,6 @@
 // The tracers of threads, and the storages that recorded programs watch. A program reads addresses that it
-// does not own, so it has to hear of the end of each. An entry here and a mark in the storage cost others
-// nothing.
+// does not own, so it must be notified when each storage ends. An entry here and a mark in the storage cost
+// other storages nothing.
 #include <weft/tensor/inner/tracer.h>
 
 #include <mutex>

@@ -1,6 +1,6 @@
 // checkpoint(): one node for a whole part of the forward pass. Its backward runs the function again with the
 // same random draws, and an inner Pass propagates through the new tape. Gradients of the inputs go to the
-// outer pass; those of captured parameters go to its sink.
+// outer pass, gradients of captured parameters to its sink.
 #include <weft/autograd/tape/checkpoint.h>
 
 #include <optional>

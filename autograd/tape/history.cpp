@@ -1,5 +1,5 @@
 // In-place writes and the history of views. A write to x replaces x's history by the new node. If x is a
-// view, its base gets the new history instead. This is a CopySlices node, which runs the write's backward on
+// view, its base gets the new history instead. That is a CopySlices node, which runs the write's backward on
 // the written part of the base's gradient. x and all other views of the base rebuild their history at their
 // next use, as strided views of the base. A write whose history cannot be recorded is refused before anything
 // is written.

@@ -1,5 +1,6 @@
 // Creation and destruction of nodes. Destroying a node releases its edges and saved tensors, which may hold
-// the last references to other nodes. Those wait in a thread-local list, so destruction does not recurse.
+// the last references to other nodes. These nodes wait in a thread-local list, so destruction does not
+// recurse.
 #include <weft/autograd/tape/node.h>
 
 #include <weft/autograd/tape/inner/extras.h>

@@ -1,7 +1,7 @@
-// Laying out a recorded program, comparing two, and running one. A temporary lives from its first call to its
-// last. So the arena places it at the lowest address that no other of its time has. Calls of a chain are one
-// in this respect, and temporaries of a chain alone are left out. Constants that the host wrote lie in the
-// arena too, for the whole run.
+// Laying out, comparing and running recorded programs. A temporary lives from its first call to its last. The
+// arena places it at the lowest address that no other temporary has at that time. All calls of a chain count
+// as one call. Temporaries used only inside a chain get no place. Constants that the host wrote also lie in
+// the arena, for the whole run.
 #include <weft/autograd/tape/inner/program.h>
 
 #include <algorithm>

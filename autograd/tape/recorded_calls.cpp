@@ -1,5 +1,6 @@
-// The methods of the recording backend. Each makes the call and adds it to the program, or gives the reason
-// for which its run cannot be replayed. The reason is a result on the host that depends on the run's values.
+// The methods of the recording backend. Each makes the call and adds it to the program, or states the reason
+// for which its run cannot be replayed. Such a reason is a result on the host that depends on the run's
+// values.
 #include <weft/autograd/tape/inner/recorder.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
-// Row-wise gradients: packing for the engine, sums, and the dense form. The rows are brought together on the
-// host. Their values are added by the kernel of the dense gradient (add_rows) in the same order, so that both
-// forms have the same bits.
+// Row-wise gradients: packing for the engine, sums, and the dense form. The rows are merged on the host.
+// Their values are added by the kernel of the dense gradient (add_rows) in the same order, so that both forms
+// have the same bits.
 #include <weft/autograd/tape/row_grad.h>
 
 #include <algorithm>

@@ -1,11 +1,11 @@
-// The end of a failed pass. Every worker that hears of the failure ends its part. Some parts were done
-// before, and their gradients are in the context. So the initiator sends a wave over the workers of the pass:
-//   1. I asks the workers with which it exchanged messages of pass P to take P back.
-//   2. A worker drops P's gradients. At the first such request it asks its own partners of P, also those of
-//      a part that is done, and answers when they have answered; at others it answers at once.
-//   3. Nobody knows the partners of a lost worker. Answers tell of a loss, and I then asks all workers.
+// The end of a failed pass. Every worker that learns of the failure ends its part. Gradients of parts done
+// before are in the context. So the initiator I sends a wave over the workers of pass P:
+//   1. I asks the workers with which it exchanged messages of P to undo P.
+//   2. A worker drops P's gradients. At the first request it asks its own partners of P, also of a part that
+//      is done, and answers when they have answered. It answers further requests at once.
+//   3. No worker knows the partners of a lost worker. Answers report a loss, and I then asks all workers.
 //   4. When I has all answers, no worker has gradients of P, nor will have.
-// [G: an optimizer step after the error takes nothing of P]
+// [G: an optimizer step after the error uses no gradient of P]
 #include <weft/distributed/autograd/inner/dist_pass.h>
 
 #include <weft/distributed/rpc/agent.h>

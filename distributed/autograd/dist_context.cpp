@@ -1,11 +1,11 @@
 // The contexts of a worker: how they begin, are found and end. dist_record.cpp records messages in them.
 // End of a context C that worker A made. A frees it, ends its passes and sends a release to the known
-// workers, which do the same. A worker obeys A and those that have called it in C. Each answers once its own
-// releases are answered, so a worker that dies between the two is noticed, and A tells all others. Ended
-// contexts are remembered, so a call that the release overtook does not create C again. Every worker with a
-// context of another watches the life that made it, and the loss of that life ends the context. Each life of
-// a worker counts its ids from 0. So all tables and messages have an id together with the life that made it.
-// A successor's ids are others. [G: at rest, no worker has a context that was left.]
+// workers, which do the same. A worker accepts a release from A and from workers that have called it in C.
+// Each answers once its own releases are answered. So the death of a worker in between is noticed, and A then
+// sends releases to all others. Ended contexts are remembered, so a call that the release overtook does not
+// create C again. Every worker with another worker's context watches the life that made it, and the loss of
+// that life ends the context. Each life of a worker counts its ids from 0. So tables and messages have an id
+// together with the life that made it. [G: at rest, no worker has a context that was left.]
 #include <weft/distributed/autograd/inner/dist_context.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // The gradients of a context: one part per pass, joined when the pass has ended at its initiator. A leaf with
-// one part has no copy of it; each further pass over a leaf costs two more until the next one begins. Sums
+// one part needs no copy. Each further pass over a leaf costs two copies until the next pass begins. Sums
 // keep the graphs of gradients that a pass with create_graph made.
 #include <weft/distributed/autograd/inner/dist_gradients.h>
 

@@ -1,5 +1,5 @@
 // The backward functions of send and recv nodes. A recv node gives its gradients to the sink of a distributed
-// pass. A send node never runs: the pass delivers to its edges when the gradients have come.
+// pass. A send node never runs: the pass delivers to its edges when the gradients have arrived.
 #include <weft/distributed/autograd/inner/dist_nodes.h>
 
 namespace weft::dist_autograd::detail {

@@ -1,5 +1,5 @@
-// Recording of send and recv nodes: the hooks of the agent that see each message of a context leave and
-// arrive. The steps follow the includes.
+// Recording of send and recv nodes: the interceptor that the agent calls for each outgoing and incoming
+// message of a context. The steps follow the includes.
 #include <weft/autograd/ops/ops.h>
 #include <weft/autograd/tape/grad_mode.h>
 #include <weft/autograd/tape/record.h>

@@ -1,6 +1,6 @@
 // Gradients on the wire. The list begins with a byte per slot: absent, dense or row-wise. A row-wise gradient
-// travels as its rows and values, so its bytes follow the look-ups. Its rows are checked when it is decoded,
-// since an optimizer's step would write where they point.
+// is sent as its rows and values, so its bytes depend on the look-ups. Its rows are checked when it is
+// decoded, since an optimizer's step writes to these rows.
 #include <weft/distributed/autograd/inner/gradient_list.h>
 
 #include <weft/autograd/tape/inner/packed_rows.h>

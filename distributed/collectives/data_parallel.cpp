@@ -2,8 +2,8 @@
 // them per bucket. A full bucket is flattened, divided by the number of processes and summed by an
 // all_reduce, beside the rest of the pass. All processes send buckets in the same order, even if a later
 // bucket is full first. After the pass the rest is sent, with zeros for gradients that are missing. A last
-// all_reduce counts the processes that have each gradient, and those that made a pass: join() takes part
-// without one, and sends zeros. The buckets of a device queue their work there, beside that of the pass; only
+// all_reduce counts the processes that have each gradient, and the processes that made a pass. join() takes
+// part without a pass, and sends zeros. The buckets of a device queue their work there, beside the pass. Only
 // the counts are on the CPU.
 #include <weft/distributed/collectives/data_parallel.h>
 

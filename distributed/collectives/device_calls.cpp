@@ -1,9 +1,9 @@
 // DeviceCalls. No thread waits for the device: a call's work is ordered between streams by events. So its
 // errors are found later, by the watching thread, and thrown by the next call. That thread looks while work
-// is queued. It lets a stream without work follow the group's stream, and asks whether that has come to its
-// end. An event would serve as well, but asking for it may throw the faults of kernels, which belong to
-// the threads that issued them. The clock of a call begins when this device has reached it. The work in front
-// of it may take any time.
+// is queued. It lets a stream without work follow the group's stream, and queries whether that stream is
+// done. An event would serve as well, but its query may throw the faults of kernels, which belong to the
+// threads that issued them. The clock of a call begins when this device has reached it. The work in front of
+// it may take any time.
 #include <weft/distributed/collectives/inner/device_calls.h>
 
 #include <algorithm>

@@ -1,9 +1,9 @@
 // The engine over Gloo: rings of TCP connections. This is the one file with Gloo's headers; it is compiled
 // without them where Gloo was not found. Gloo calls back to a store for addresses, which is the Meeting here.
 // Gloo writes to its sockets without MSG_NOSIGNAL, so SIGPIPE is blocked around each call and in its thread.
-// Its errors have no types for their causes, so a timeout is told by its text. When a connection ends, it
-// wakes no wait whose bytes are under way. So each transfer has a buffer of its own here, and a timer lets
-// long waits look at their connection.
+// Its errors have no types for their causes, so a timeout is recognised by its text. The end of a connection
+// wakes no wait whose bytes are under way. So each transfer has a separate buffer here, and a timer lets long
+// waits check their connection.
 #include <weft/distributed/collectives/inner/engine.h>
 
 #ifdef WEFT_WITH_GLOO

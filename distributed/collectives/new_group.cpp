@@ -1,10 +1,10 @@
 // new_group: the processes of a group find each other over an agent's all_gather or over a store, and
 // the engine connects them. A store keeps keys of processes that gave up. So the meeting there has rounds:
 //   1. Rank 0 draws a number that no round had, and sets the group's key to "<number> <size> open".
-//   2. Each other rank that sees an open round says under its number that it is here.
-//   3. When all are here, rank 0 sets the key to "... go", and all meet under the number.
-// A rank goes on only in a round that it has joined in this call, and takes its keys away at the end.
-// A group with devices gives the name of NCCL's communicator the same way.
+//   2. Each other rank that sees an open round sets a key of that number.
+//   3. When all have done so, rank 0 sets the group's key to "... go", and all meet under the number.
+// A rank continues only in a round that it has joined in this call, and removes its keys at the end. A group
+// with devices passes the name of NCCL's communicator in the same way.
 #include <algorithm>
 #include <map>
 #include <sstream>

@@ -1,6 +1,7 @@
-// Both ends of a launcher's reports. A message of the socket is one identity of a process. The launcher looks
-// at its children by waitid, which leaves them to be waited for. It looks when the socket of one is closed,
-// which the kernel does at its end. It also looks in a slow rhythm, since a fork of the child may hold it.
+// Both ends of a launcher's reports. A message of the socket is one identity of a process. The launcher
+// checks its children by waitid, which leaves them to be waited for. It checks when the kernel has closed a
+// child's socket at the child's end. It also checks periodically, since a fork of the child may hold the
+// socket.
 #include <weft/distributed/launch/inner/exit_reports.h>
 
 #include <fcntl.h>

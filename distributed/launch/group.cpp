@@ -1,7 +1,7 @@
 // run_group: rank 0 starts the other processes, all join the group, and rank 0 watches
-// its children meanwhile. In an elastic group a key of the store for each rank says that its function has
-// returned in this run. Each worker serves until all keys are set; rank 0 sets those of processes that have
-// ended. A store with a log may have keys of an older run, so their names have the number of the run.
+// its children meanwhile. In an elastic group the store has a key for each rank whose function has returned
+// in this run. Each worker serves until all keys are set; rank 0 sets the keys of processes that have ended.
+// A store with a log may have keys of an older run, so key names contain the number of the run.
 #include <weft/distributed/launch/group.h>
 
 #include <set>

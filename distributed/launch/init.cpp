@@ -1,6 +1,6 @@
 // init_rpc, shutdown and serve_until_done: the default agent with its own runtime, over gRPC. The
-// rendezvous of a static group ends when all workers have each other's addresses; its port is free again
-// then. A worker of an elastic group keeps its Membership (membership.h) as long as its agent.
+// rendezvous of a static group ends when all workers have each other's addresses; then its port is free
+// again. A worker of an elastic group keeps its Membership (membership.h) as long as its agent.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>

@@ -1,8 +1,8 @@
 // The join of an elastic group: the kind of the store, the id of a name, and the device maps. membership.cpp
 // describes the keys.
-//  Device maps. A worker enters the list only if its maps fit those of the members, and it has the devices to
-//  which they lead. Then it asks each member to which its own maps lead, and leaves if one lacks a device. A
-//  map for a worker that is not there yet waits for it: that worker makes these checks in turn.
+//  Device maps. A worker enters the list only if its maps fit the members' maps, and it has the devices to
+//  which these lead. Then it asks each member to which its own maps lead, and leaves if a member lacks a
+//  device. A map may name a worker that has not joined: that worker makes these checks when it joins.
 #include <weft/distributed/launch/inner/joining.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
-// The tasks of a member of an elastic group (membership.cpp, steps 2 to 5). One renews the lease, follows the
-// list and tells the agent of members that came and went. Each loss has one that removes the lost member. A
-// renewal that comes too late reads the list before it opens the fence: a successor may have the name.
+// The tasks of a member of an elastic group (membership.cpp, steps 2 to 5). One task renews the lease,
+// follows the list and reports new and former members to the agent. For each loss a task removes the lost
+// member. A late renewal reads the list before it opens the fence: a successor may have the name.
 #include <weft/distributed/launch/inner/membership_state.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // The rendezvous over a Store. Keys (under "init/"):
-//   rendezvous                   set from the beginning: this store is no other one
+//   rendezvous                   set from the beginning: the store is a rendezvous
 //   name/<name>, rank/<rank>     counters; a worker that counts to 2 found a duplicate and sets `abort`
 //   abort                        ends every wait with its text; different world sizes set it too
 //   member/<rank>                name, world size, incarnation, host key, device maps, process, engines of

@@ -2,7 +2,7 @@
 // end. When the parent ends, for any reason, the pipe closes. The kernel then sends each child SIGKILL,
 // which the child requested on its descriptor. Unlike PR_SET_PDEATHSIG this does not depend on the
 // parent's thread that called spawn. Each child also has a socket, by which the parent reports the ends of
-// the others (inner/exit_reports.h).
+// the other children (inner/exit_reports.h).
 #include <weft/distributed/launch/spawn.h>
 
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 // The server of the store. StoreHost holds the tables and executes requests; a changed key wakes the waits
 // that it may complete. A timer ends leases. The last wills of clients wait for the end of their processes.
 // With a log, changes and the answers that may depend on them go to a task that writes the log first. It
-// takes all that came while it wrote. StoreServer is the end that its own worker uses.
+// takes all changes that arrived while it wrote. StoreServer is the end that the serving worker itself uses.
 #include <weft/distributed/launch/store.h>
 
 #include <iterator>

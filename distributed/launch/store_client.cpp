@@ -1,6 +1,6 @@
 // A client of the store. It sends a request again until the answer, the deadline or the end of the server.
-// The first request has no store's identity, so it is not executed: the answer tells the identity, which all
-// requests have from then on.
+// The first request has no identity of a store, so it is not executed: its answer has the identity, which all
+// later requests contain.
 #include <map>
 #include <utility>
 

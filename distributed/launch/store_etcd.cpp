@@ -1,7 +1,7 @@
 // A store over etcd. Each change is one transaction that also writes a marker, a key of this client and the
 // request's number. A request that is sent again finds its marker and changes nothing; the marker's value is
-// the answer. Markers are deleted by a later change, or go with a lease of an hour. Waits look at their keys,
-// watch the missing keys from that revision on, and look again.
+// the answer. Markers are deleted by a later change, or expire with a lease of an hour. Waits read their
+// keys, watch the missing keys from that revision on, and read again.
 #include <weft/distributed/launch/store_etcd.h>
 
 #include <etcd.pb.h>

@@ -1,6 +1,7 @@
-// The rules of inner/store_names.h. The hard part is the list of members, one value that all of them write:
-// its change is compared with the list before. A life enters or leaves it by the worker of its name. Any
-// member may remove another life, but only once its lease at this store has run out. Nothing else may differ.
+// The rules of inner/store_names.h. The hard part is the list of members, one value that all members write:
+// each change is compared with the previous list. The worker of a name adds and removes its own life. Any
+// member may remove another life, but only once its lease at this store has run out. Nothing else in the list
+// may change.
 #include <weft/distributed/launch/inner/store_names.h>
 
 #include <algorithm>

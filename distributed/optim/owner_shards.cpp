@@ -1,7 +1,7 @@
-// The shards of an owner. A shard is taken under the lock that steps take, so it is of one moment of this
-// owner. Loading gives each parameter of the optimizer a new block, so graphs that are alive keep their
-// values. Other tensors of modules are written in place, as Module::load_state_dict does. The state before is
-// kept until the caller has heard from all owners.
+// The shards of an owner. A shard is made under the lock that steps take, so it shows one moment of this
+// owner. Loading gives each parameter of the optimizer a new block, so living graphs keep their values. Other
+// tensors of modules are written in place, as Module::load_state_dict does. The previous state is kept until
+// the caller has the answers of all owners.
 #include <algorithm>
 #include <map>
 #include <set>

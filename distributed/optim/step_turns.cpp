@@ -1,10 +1,10 @@
 // Steps that wait for their turn, so that no open context falls behind the bound. The slack of a context is
 // the number of steps that others may still take before its own. A step is taken when the contexts that have
-// not stepped can still all step in the order in which they came. The one that came first never waits, so
-// somebody can always go on. With at most bound + 1 contexts at a time no step is refused.
-// A waiting step holds no thread. It is looked at again when a step or a context ends, and at its deadline.
-// Contexts are told apart by the life of their maker: a successor is not behind with those of the life
-// before. The loss of a life that a step waits for ends the wait with that loss.
+// not stepped can still all step in the order of their arrival. The first context never waits, so some step
+// can always be taken. With at most bound + 1 contexts at a time no step is refused.
+// A waiting step holds no thread. It is checked again when a step or a context ends, and at its deadline.
+// Contexts are distinguished by the life that made them: a successor is not behind with the contexts of the
+// previous life. The loss of a life that a step waits for ends the wait with that error.
 #include <algorithm>
 
 #include <weft/distributed/autograd/inner/dist_context.h>

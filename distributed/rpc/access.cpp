@@ -1,4 +1,4 @@
-// The access lists of a worker. inner/access.h says which requests they cover. server.cpp calls
+// The access lists of a worker. inner/access.h lists the requests that they cover. server.cpp calls
 // check_access for each request before it runs.
 #include <weft/distributed/rpc/inner/access.h>
 

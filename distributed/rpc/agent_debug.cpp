@@ -1,5 +1,5 @@
 // Debug information of an agent: counters, open calls and the graph of waits. The list of counters follows
-// the includes. References and devices add counters of their own by add_debug_info.
+// the includes. References and devices add their counters by add_debug_info.
 #include <weft/distributed/rpc/inner/agent_impl.h>
 
 // The counters:

@@ -2,7 +2,7 @@
 // set() only makes the time earlier. due() rings without the mutex.
 //
 // Most calls of set() find an earlier time and take no lock. Their caller has put its work where the ring
-// looks for it. A due() that such a set() did not see rings later, so it finds that work.
+// looks for it. If such a set() did not see a due(), that due() rings later and finds the work.
 #include <weft/distributed/rpc/inner/alarm.h>
 
 #include <new>

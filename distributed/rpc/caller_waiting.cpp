@@ -1,6 +1,6 @@
-// Calls that wait for credit at their caller (inner/budget.h). A waiting call stands in the peer's table as
-// any open one. So its deadline, its cancellation, the loss of the peer and the end of the agent find it.
-// Only its message has not left. The end of another call, or a larger window, starts it.
+// Calls that wait for credit at their caller (inner/budget.h). A waiting call is in the peer's table like any
+// open call. So its deadline, its cancellation, the loss of the peer and the end of the agent find it. Only
+// its message has not been sent. The end of another call, or a larger window, starts it.
 #include <weft/distributed/rpc/inner/caller.h>
 
 namespace weft::rpc {

@@ -1,5 +1,6 @@
-// The epoch that messages carry, and the sending of those that may be lost: statuses, their answers, repeated
-// messages, goodbyes. An error of the transport ends here, because the protocol repeats such messages.
+// The epoch that messages carry, and the sending of messages that may be lost: statuses, their answers,
+// repeated messages, goodbyes. An error of the transport ends here, because the protocol repeats such
+// messages.
 #include <weft/distributed/rpc/inner/core.h>
 
 namespace weft::rpc {

@@ -1,5 +1,5 @@
-// The peers of an agent, and the numbers of requests that a caller has finished. The table has a mutex of its
-// own, and each Peer has one. Only PeerTable takes both, its own first.
+// The peers of an agent, and the numbers of requests that a caller has finished. The table and each Peer have
+// a mutex. Only PeerTable takes both, the table's first.
 #include <weft/distributed/rpc/inner/peers.h>
 
 namespace weft::rpc {

@@ -1,8 +1,8 @@
-// Calls that are repeated by a RetryPolicy (with_retry): attempts, pauses and the one outcome.
+// Calls that are repeated by a RetryPolicy (with_retry): attempts, pauses and the outcome.
 //
-// An attempt is a call of its own, with its own message. It is repeated when it failed on the way: the callee
-// is lost, or refused the request before the function began. All attempts share one deadline. During a pause
-// the call counts as open, so that a graceful shutdown waits for it.
+// An attempt is a separate call with its own message. It is repeated if it failed before the function began:
+// the callee was lost or refused the request. All attempts share one deadline. During a pause the call counts
+// as open, so that a graceful shutdown waits for it.
 #include <cmath>
 
 #include <weft/autograd/tape/grad_mode.h>

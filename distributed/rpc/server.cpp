@@ -1,5 +1,5 @@
-// The callee's side of a call (agent.cpp, steps 2 to 5): its requests. Each one runs at most once, and every
-// path through on_request answers it. server_replies.cpp keeps and sends the answers. Responder and the
+// The callee's side of a call (agent.cpp, steps 2 to 5): its requests. Each request runs at most once, and
+// every path through on_request answers it. server_replies.cpp keeps and sends the answers. Responder and the
 // handler of Kind::kCall are in responder.cpp.
 #include <weft/distributed/rpc/inner/server.h>
 

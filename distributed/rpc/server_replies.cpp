@@ -1,6 +1,6 @@
-// The callee's side of a call (agent.cpp, steps 2 to 5): its answers. Each one is kept until the caller has
-// it, and sent again to a caller that asks. It may leave later, when a device still copies its tensors, and
-// a large one may be dropped after that (inner/budget.h, step 4).
+// The callee's side of a call (agent.cpp, steps 2 to 5): its answers. Each answer is kept until the caller
+// has it, and resent to a caller that asks. It is sent later if a device still copies its tensors. A large
+// answer may be dropped after that (inner/budget.h, step 4).
 #include <weft/distributed/rpc/inner/server.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // The services of every agent, lowest first. inner/services.h declares them; each is defined in the file of
-// its own protocol. Those of gathers, rounds and devices stand here: these parts of an agent do not know the
-// whole of it.
+// its protocol. The services of gathers, rounds and devices are here: these parts of an agent do not know the
+// whole agent.
 #include <weft/distributed/rpc/inner/services.h>
 
 #include <weft/distributed/rpc/inner/agent_impl.h>

@@ -1,5 +1,5 @@
 // The deferred work of references (references.cpp, steps 9 and 10): ACCEPT and DELETE messages, probes, ends
-// of watches, and values to let go of. The deletes of one drain are sent together, one message per owner.
+// of watches, and values to release. The deletes of one drain are sent together, one message per owner.
 #include <weft/distributed/rref/inner/deferred_work.h>
 
 #include <map>

@@ -1,6 +1,6 @@
 // The owner's table of values and forks (steps 2, 3, 5, 7, 8 and 10 to 12 of references.cpp). An entry keeps
-// its value while it has forks, and while somebody waits for its creation. Otherwise the value lives with the
-// references of this worker.
+// its value while it has forks, and while a request waits for its creation. Otherwise the value lives with
+// the references of this worker.
 #include <weft/distributed/rref/inner/owner_table.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// The messages of references: ids and their texts, targets of requests, answers to probes. Each request's
-// sender and server stand with the step of the protocol that needs them (references.cpp).
+// The messages of references: ids and their texts, targets of requests, answers to probes. The sender and the
+// server of each request are with the protocol step that needs them (references.cpp).
 #include <weft/distributed/rref/inner/reference_messages.h>
 
 #include <weft/distributed/rref/inner/reference_states.h>

@@ -1,5 +1,5 @@
 // The requests served by owner and parent (references.cpp, steps 2 to 10). The receiving thread starts each
-// request. That is quick and keeps the order of the methods of serialized classes. Functions run on the pool.
+// request, which is quick and keeps the order of methods of serialized classes. Functions run on the pool.
 #include <weft/distributed/rpc/inner/services.h>
 #include <weft/distributed/rpc/served_errors.h>
 #include <weft/distributed/rref/inner/reference_messages.h>

@@ -1,5 +1,5 @@
-// The states of references (reference_states.h). They are value or error on the owner, standing of a user's
-// reference, and the gate that orders the methods of serialized classes.
+// The states of references (reference_states.h). They are the value or error on the owner, the status of a
+// user's reference, and the gate that orders the methods of serialized classes.
 #include <weft/distributed/rref/inner/reference_states.h>
 
 #include <weft/distributed/rref/inner/references.h>

@@ -1,5 +1,5 @@
 // References: loss of workers (references.cpp, step 11), graceful shutdown (step 12), the end of the agent
-// and the counters. Each looks at all tables at one moment, under the mutex, and acts afterwards.
+// and the counters. Each function reads all tables at one moment, under the mutex, and acts afterwards.
 #include <weft/distributed/rref/inner/references.h>
 
 #include <algorithm>

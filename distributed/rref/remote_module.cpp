@@ -1,5 +1,5 @@
-// The functions of remote_module.h that do not depend on the module's class. Those of detail:: that take a
-// module run on its owner.
+// The functions of remote_module.h that do not depend on the module's class. The functions in detail:: that
+// take a module run on its owner.
 #include <weft/distributed/rref/remote_module.h>
 
 #include <charconv>

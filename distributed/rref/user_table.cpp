@@ -1,6 +1,6 @@
 // The user's table of references (steps 2, 5, 6 and 9 to 12 of references.cpp): creation, arrival,
 // confirmation, release and loss. A pending reference is kept until the owner has answered for it. probe()
-// remembers the children that it did not find, so that a late message cannot bring them.
+// remembers the children that it did not find, so that a late message cannot create them.
 #include <weft/distributed/rref/inner/user_table.h>
 
 #include <algorithm>

@@ -1,8 +1,8 @@
 // Event of the threaded runtime. A thread that finds the poll role free polls (poll_group.h) until the event
 // is set, the deadline comes or the runtime stops. Any other wait registers itself with the core, for stop(),
 // and gives up its place in the pool if it has one. Then it polls, or sleeps on the event's latch. A wait
-// longer than kActive leaves the role to others. A service thread runs handlers itself, where a waiting
-// thread would wake one of the pool for each.
+// longer than kActive leaves the role to other threads. A service thread runs handlers itself, while a
+// waiting thread would wake a pool thread for each handler.
 //
 // A waiting thread that polls also runs unrelated deliveries. They see fresh FiberLocals and thread states.
 #include <weft/distributed/runtime/inner/threaded_core.h>

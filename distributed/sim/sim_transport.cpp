@@ -1,5 +1,5 @@
-// The simulated network. A link (an unordered pair of nodes) is up from its first handshake until one end
-// dies, closes or is long cut off. A message is checked against the limits and encoded to frames behind a
+// The simulated network. A link (an unordered pair of nodes) is up from its first handshake until an end
+// dies, closes or is cut off for long. A message is checked against the limits and encoded to frames behind a
 // hello. Rules and probabilities decide its faults, and each copy gets a timer. On arrival the receiver's
 // Decoder decodes it. A broken link loses its messages under way. sim_core.h has nodes and links.
 #include <weft/distributed/sim/sim_transport.h>

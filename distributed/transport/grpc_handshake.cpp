@@ -1,6 +1,6 @@
 // Handshakes of the gRPC transport: which hellos are welcomed, and which ends of an attempt are final. TLS
-// 1.3 makes the second one hard. A side whose certificate is refused has done with the handshake by then. It
-// sees a connection that ends without a word, as after a broken network.
+// 1.3 makes the second question hard. A side whose certificate is refused has already completed the
+// handshake. It sees a connection that ends without an error, as after a broken network.
 #include <weft/distributed/transport/inner/grpc_peers.h>
 
 #include <algorithm>

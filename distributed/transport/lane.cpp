@@ -1,6 +1,6 @@
 // The same-host lane: its sockets, the poll thread, and the begin and end of links. lane_stream.cpp reads and
-// writes frames. Links end on the poll thread only; other threads call it to one. A socket is closed after
-// on_closed has returned, when no thread can write to it: its number may be another file's at once.
+// writes frames. Links end on the poll thread only; other threads wake it for that. A socket is closed after
+// on_closed has returned, when no thread can write to it: its number may at once belong to another file.
 #include <weft/distributed/transport/inner/lane.h>
 
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 // The same-host lane: frames on a connected socket. The reader asks for the place of the next payload bytes
 // and reads there; all else goes through one buffer of the engine. A long sequence of messages is delivered
-// in turns, as over gRPC, so that it delays those of others by one turn. Bytes of the other end are checked
-// before use: a length over the limit ends the link.
+// in turns, as over gRPC, so that it delays other links' messages by one turn. Bytes of the other end are
+// checked before use: a length over the limit ends the link.
 #include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>

@@ -1,5 +1,5 @@
-// The default of GrpcOptions::spin. With one processor a spin would keep it from the thread that is waited
-// for.
+// The default of GrpcOptions::spin. With one processor, a spinning thread would block the thread for which it
+// waits.
 #include <weft/distributed/transport/inner/spinner.h>
 
 #include <weft/kernels/cpu/limits.h>

@@ -1,6 +1,7 @@
 // The TCP listener: sockets, the accepting thread and the table of unproven connections. When the turn of a
-// connection comes, gRPC gets a copy of its descriptor, and the table keeps the first one. That one tells the
-// end of the connection, since gRPC shuts a socket down before it closes it, and ends it early.
+// connection comes, gRPC gets a copy of its descriptor, and the table keeps the original. The original shows
+// the end of the connection, since gRPC shuts a socket down before it closes it. It can also end the
+// connection early.
 #include <weft/distributed/transport/inner/tcp_listener.h>
 
 #include <arpa/inet.h>

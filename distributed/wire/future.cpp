@@ -1,6 +1,6 @@
 // The state of futures, without a lock. One atomic word has the phase: pending, claimed or done. The thread
 // that makes a future done sets that word, then looks for the event of waiters and takes the callbacks. A
-// waiter publishes the event, then looks at the word. So one of the two sees the other.
+// waiter publishes the event, then looks at the word. So at least one of the two sees the other.
 #include <weft/distributed/wire/future.h>
 
 #include <weft/autograd/tape/grad_mode.h>

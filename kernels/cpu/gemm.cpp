@@ -1,5 +1,5 @@
-// The engine setting (gemm.h), its description for others, and the only calls of oneDNN and of its OpenMP
-// library. WEFT_GEMM is read at the first product.
+// The engine setting (gemm.h), its description for other workers, and the only calls of oneDNN and of its
+// OpenMP library. WEFT_GEMM is read at the first product.
 #include <weft/kernels/cpu/gemm.h>
 
 #include <atomic>

@@ -1,5 +1,5 @@
 // The only calls of MKL. Its runtime library is opened when a user asks for it (PyPI's package mkl has it).
-// So neither the build nor other programs need it. Its sequential layer is used: tasks come from our pool.
+// So neither the build nor other programs need it. Its sequential layer is used: tasks come from weft's pool.
 #include <weft/kernels/cpu/gemm.h>
 
 #include <weft/kernels/inner/library_file.h>

@@ -1,6 +1,6 @@
 // The table of watched operands and their packs (packs.h). One mutex guards it, which a hit only shares.
 // Memory is taken and freed outside of it, because an allocation that fails drops the packs. Beyond the
-// limit, packs that no product has used for a while make room. Others do not: weights that are used in turn
+// limit, only packs that no product has used for a while are dropped. Otherwise weights that are used in turn
 // would push each other out for ever.
 #include <weft/kernels/cpu/packs.h>
 

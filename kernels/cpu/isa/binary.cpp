@@ -1,5 +1,5 @@
 // The binary operations of pointwise.h: one row of kernels per functor, and the launch. Powers of floats have
-// a loop of their own (power.h). elementwise.h handles strides, broadcasting and conversions.
+// a separate loop (power.h). elementwise.h handles strides, broadcasting and conversions.
 #include <array>
 
 #include <weft/kernels/cpu/isa/kernel_tables.h>

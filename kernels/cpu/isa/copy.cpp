@@ -1,6 +1,6 @@
 // Copy, fill and arange. A copy between equal dtypes is compiled per element width. If input and output are
-// dense along different dims (a transpose), it goes tile by tile. Each tile reads and writes whole cache
-// lines, which matters because rows a power of two apart share a cache set.
+// dense along different dims (a transpose), the copy goes tile by tile. Each tile reads and writes whole
+// cache lines, which matters because rows a power of two apart share a cache set.
 #include <weft/kernels/cpu/isa/elementwise.h>
 #include <weft/kernels/cpu/isa/stream.h>
 #include <weft/kernels/inner/convert.h>

@@ -1,6 +1,6 @@
-// Divides a product into tasks and calls an engine for each. Small products and those with few rows use the
-// operands in place. Larger ones pack blocks of b that stay in cache, one after the other. A weight may have
-// a kept pack of all its blocks (packed_b.h).
+// Divides a product into tasks and calls an engine for each. Small products and products with few rows use
+// the operands in place. Larger products pack blocks of b that stay in cache, one after the other. A weight
+// may have a kept pack of all its blocks (packed_b.h).
 #include <weft/kernels/cpu/isa/gemm.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // The unary operations of pointwise.h: one row of kernels per functor, and the launch. Sine, cosine and
-// powers of floats have loops of their own (trig.h, power.h). elementwise.h handles strides and conversions.
-// The powers 2 and -1 use the kernels of square and reciprocal.
+// powers of floats have separate loops (trig.h, power.h). elementwise.h handles strides and conversions. The
+// powers 2 and -1 use the kernels of square and reciprocal.
 #include <array>
 #include <cmath>
 

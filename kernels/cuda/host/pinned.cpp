@@ -1,6 +1,6 @@
 // The pool of pinned memory (pinned.h). A freed block that copies may still use has an event behind the last
-// copy of each stream. The events of a stream pass in their order. So an allocation asks for the first of
-// each stream only, however many blocks wait. Passed events are used again. One mutex guards everything.
+// copy of each stream. The events of a stream pass in their order. So an allocation queries only the first
+// event of each stream. Passed events are reused. One mutex guards everything.
 #include <weft/kernels/cuda/host/pinned.h>
 
 #include <compare>

@@ -1,5 +1,5 @@
 // gemm.h over cuBLASLt. cuBLASLt is column-major, so it computes the transposed product c^T = op(b)^T
-// op(a)^T, whose columns are our rows. The bias then is along its rows, as its epilogue requires.
+// op(a)^T, whose columns are the rows of c. The bias then is along its rows, as its epilogue requires.
 //
 // A plan has the data of a call besides pointers and factors: descriptors, the chosen algorithm and its
 // workspace. It is computed once per shape, layout, dtype and alignment, and kept. Split sums are added in

@@ -1,9 +1,9 @@
-// rnn_seam.h over cuDNN's RNN API: a stack of layers, or one direction of one layer. Gates are in our order
-// (LSTM i f g o, GRU r z n with r applied to W_hn h + b_hn). Each gate is a block in an opaque weight space,
-// which is filled before each call and read after it. The library cuDNN runs a single direction forwards
-// only, so a reversed layer gets reversed sequences. All sequences have the length in the descriptor; since
-// 8.9.1 the array of lengths on the device is null. Bits repeat as far as cuDNN's do; its documentation asks
-// for CUBLAS_WORKSPACE_CONFIG=:4096:2.
+// rnn_seam.h over cuDNN's RNN API: a stack of layers, or one direction of one layer. Gates are in weft's
+// order (LSTM i f g o, GRU r z n with r applied to W_hn h + b_hn). Each gate is a block in an opaque weight
+// space, which is filled before each call and read after it. The library cuDNN runs a single direction
+// forwards only, so a reversed layer gets reversed sequences. All sequences have the length in the
+// descriptor; since 8.9.1 the array of lengths on the device is null. Bits repeat as far as cuDNN's do; its
+// documentation asks for CUBLAS_WORKSPACE_CONFIG=:4096:2.
 #include <weft/kernels/cuda/host/rnn_seam.h>
 
 #include <weft/kernels/cuda/host/cuda_backend.h>
