@@ -1,7 +1,7 @@
 // Module: the base of layers and models. A module registers its tensors and children by name in the
 // constructor. Parameters, dotted names, train/eval, state, device moves, seeding and printing follow from
 // that. Children are plain members, registered by reference. A moved module takes its registrations along, so
-// a std::vector may hold modules. Modules are not copied; clone() creates another one. forward is not
+// a std::vector may hold modules. Modules are not copied; clone() creates another module. forward is not
 // virtual: each layer declares the one it needs.
 //   struct Policy : nn::Module {
 //     nn::Linear affine1{4, 128}, affine2{128, 2};
@@ -46,8 +46,8 @@ class WEFT_API Module {
 
   template <class... A> void operator()(A&&...) const = delete;  // not called: write module.forward(...)
 
-  /// All parameters in registration order, those of children last. A tensor registered under two names is
-  /// listed once.
+  /// All parameters in registration order, the children's parameters last. A tensor registered under two
+  /// names is listed once.
   std::vector<Tensor> parameters() const;
   /// The same with dotted names ("rnn.weight_ih_l0"), a tied tensor under each of its names; without
   /// `recurse` only the parameters of this module.
@@ -76,7 +76,7 @@ class WEFT_API Module {
   /// Parameters and buffers by name, shared, not copied; a tied tensor appears under each of its names.
   StateDict state_dict() const;
   /// Copies the values into the parameters and buffers. Throws, before any change: ValueError that lists
-  /// missing and unexpected names (if strict), or names a repeated one. ValueError for two names of one
+  /// missing and unexpected names (if strict), or names a repeated name. ValueError for two names of one
   /// tensor with different values. ShapeError that names a tensor of other sizes. DTypeError for values that
   /// the dtype cannot hold.
   void load_state_dict(const StateDict& state, bool strict = true);

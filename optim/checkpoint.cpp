@@ -146,7 +146,7 @@ std::vector<Load> loads_of(const std::vector<CheckpointPart>& parts,
     const auto state = states.find(part.name), streams = states.find(part.name + kStreams);
     if (state != states.end())
       out.push_back({part.name, &state->second, &part.save, &part.load, part.remote});
-    if (part.load_streams && streams != states.end())  // a file of an object without streams says nothing
+    if (part.load_streams && streams != states.end())  // a file of an object without streams has none
       out.push_back({part.name, &streams->second, &part.save_streams, &part.load_streams, part.remote});
   }
   std::stable_sort(out.begin(), out.end(),

@@ -7,7 +7,7 @@
 //     ...
 //     ++epoch;
 //   }
-// A resumed run has the same bits as an uninterrupted one, in any order of construction. Every checkpoint
+// A resumed run has the same bits as an uninterrupted run, in any order of construction. Every checkpoint
 // contains the default generator and the streams set by Module::seed. It does not contain options other than
 // learning rates, gradients, or the state of cuDNN's dropout. The file is a safetensors file with tensors
 // "<part>/<name>" and a checksum in its metadata.

@@ -1,5 +1,5 @@
 // Gradient clipping by total norm or by value. Norms are computed per parameter in float64 and added in list
-// order. So a model split over processes clips with the same bits as a local one.
+// order. So a model split over processes clips with the same bits as a local model.
 #pragma once
 
 #include <span>

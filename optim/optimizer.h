@@ -36,7 +36,7 @@
 // memory of from_blob() change with them. The backward of a graph that still needs an old value throws
 // AutogradError. So call backward before step, and clone() tensors that must keep the old values. Parameters
 // marked concurrent, such as those of a DistributedOptimizer, get a new block if a graph holds the current
-// one (autograd/tape/concurrent_parameter.h). All handles then use the new block, and the graph keeps its
+// block (autograd/tape/concurrent_parameter.h). All handles then use the new block, and the graph keeps its
 // values.
 //
 // With the option master_weights an optimizer takes parameters of float16 and bfloat16. It keeps a float32

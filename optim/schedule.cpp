@@ -67,7 +67,7 @@ void FactorSchedule::step() {
   std::vector<double> base = bases(), rates = rates_of(rates_);
   const double now = factor_(epoch_), next = factor_(epoch_ + 1);
   for (size_t g = 0; g < base.size(); ++g) {
-    // a rate whose factor is 0 does not tell its base
+    // a rate whose factor is 0 does not determine its base
     if (rates.at(g) != base[g] * now && now != 0) base[g] = rates[g] / now;
     rates[g] = base[g] * next;
   }

@@ -88,7 +88,7 @@ WEFT_API Tensor scalar_tensor(Scalar value, const TensorOptions& options = {});
 /// Throws: ShapeError if the counts differ.
 template <Element T> Tensor from_vector(const std::vector<T>& values, const Shape& sizes, Device device = {});
 
-/// Wraps memory without copying it. The dtype is that of the pointer. For a void pointer it is options.dtype;
+/// Wraps memory without copying it. The pointer determines the dtype. For a void pointer it is options.dtype;
 /// for a pointer to another type than an element's, options must give it. A tensor over a pointer to const is
 /// read-only: in-place operations and optimizers throw ValueError. So do data() and accessor() with a T that
 /// is not const.

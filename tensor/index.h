@@ -27,7 +27,7 @@ struct Slice {
 };
 
 /// One entry of an index list: a number, which removes its dim, a Slice, None or Ellipsis. Or a bool mask
-/// over one or more dims. Or an int64 or int32 tensor of positions, of which negative ones count from the
+/// over one or more dims. Or an int64 or int32 tensor of positions, where negative positions count from the
 /// end.
 class WEFT_API TensorIndex {
  public:

@@ -157,7 +157,7 @@ void Storage::destroy(Storage* s) noexcept {
   if (s->marks_.load(std::memory_order_relaxed) != 0) [[unlikely]]
     s->tell_end();
   s->end_arrears();
-  void* const data = s->data_.load(std::memory_order_relaxed);  // data() would tell a recording of a use
+  void* const data = s->data_.load(std::memory_order_relaxed);  // data() would report a use to a recording
   const bool with_data = s->is_inline();
   if (with_data && !s->lock()) [[likely]] {
     s->~Storage();

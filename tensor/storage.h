@@ -65,8 +65,8 @@ class WEFT_API Storage : public RefCounted {
   const char* read_only_reason() const;
 
   /// kMadeInTrace, kCaptured: a recording observes the end of the block (tensor/inner/tracer.h). kExposed:
-  /// the program has, or had, an address by which it can write. kFrozen: nobody writes. kWatched: the CPU may
-  /// keep packs of operands in this block (kernels/cpu/packs.h).
+  /// the program has, or had, an address by which it can write. kFrozen: writes are refused. kWatched: the
+  /// CPU may keep packs of operands in this block (kernels/cpu/packs.h).
   enum Mark : uint8_t { kMadeInTrace = 1, kCaptured = 2, kExposed = 4, kFrozen = 8, kWatched = 16 };
   void mark(Mark m) const { marks_.fetch_or(m, std::memory_order_relaxed); }
   bool has(Mark m) const { return (marks_.load(std::memory_order_relaxed) & m) != 0; }

@@ -1,4 +1,4 @@
-// Copies, conversions and rearrangements. Results are in new memory, except where ops_shape.h says "x
+// Copies, conversions and rearrangements. Results are in new memory, except where ops_shape.h states "x
 // itself".
 #include <algorithm>
 

@@ -251,8 +251,8 @@ LinearGrads gradients_again(const LinearLoss& l, const Tensor& log_sums, const T
   return l.rounded(d);
 }
 
-// The gradients made in forward. The first backward with the gradient 1 hands them out for good, and a later
-// one over that graph computes them again.
+// The gradients made in forward. The first backward with the gradient 1 moves them out, and a later one over
+// that graph computes them again.
 class MadeAhead {
  public:
   explicit MadeAhead(LinearGrads grads) : grads_(std::move(grads)) {}

@@ -33,12 +33,12 @@ WEFT_API Tensor prod(Fp32Arg x);
 WEFT_API Tensor prod(Fp32Arg x, Whole dim, Flag keepdim = false);
 /// Largest element. Grad: g shared evenly by all elements equal to it. Throws: ShapeError if x is empty.
 WEFT_API Tensor max(In x);
-/// Largest element along dim and its index, the first of equal ones. Grad: g to that element.
+/// Largest element along dim and its index, the first among equals. Grad: g to that element.
 /// Throws: ShapeError if dim has size 0.
 WEFT_API MaxResult max(In x, Whole dim, Flag keepdim = false);
 /// Smallest element. Grad: g shared evenly by all elements equal to it. Throws: ShapeError if x is empty.
 WEFT_API Tensor min(In x);
-/// Smallest element along dim and its index, the first of equal ones. Grad: g to that element.
+/// Smallest element along dim and its index, the first among equals. Grad: g to that element.
 /// Throws: ShapeError if dim has size 0.
 WEFT_API MaxResult min(In x, Whole dim, Flag keepdim = false);
 /// Largest element over dims. Grad: g shared evenly by all elements equal to it.
@@ -47,12 +47,12 @@ WEFT_API Tensor amax(In x, const Shape& dims = {}, Flag keepdim = false);
 /// Smallest element over dims. Grad: g shared evenly by all elements equal to it.
 /// Throws: ShapeError if one of the dims has size 0.
 WEFT_API Tensor amin(In x, const Shape& dims = {}, Flag keepdim = false);
-/// Index of the largest element along dim, int64, the first of equal ones.
+/// Index of the largest element along dim, int64, the first among equals.
 /// Throws: ShapeError if dim has size 0.
 WEFT_API Tensor argmax(In x, Whole dim, Flag keepdim = false);
 /// Index of the largest element of x in row-major order. Throws: ShapeError if x is empty.
 WEFT_API Tensor argmax(In x);
-/// Index of the smallest element along dim, int64, the first of equal ones.
+/// Index of the smallest element along dim, int64, the first among equals.
 /// Throws: ShapeError if dim has size 0.
 WEFT_API Tensor argmin(In x, Whole dim, Flag keepdim = false);
 /// Index of the smallest element of x in row-major order. Throws: ShapeError if x is empty.

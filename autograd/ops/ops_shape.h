@@ -116,8 +116,8 @@ WEFT_API Tensor select(Viewed x, Whole d, Whole index);
 /// are clamped to the size. Shape: x's sizes with ceil((end - start) / step) at d.
 /// Throws: ValueError unless step > 0.
 WEFT_API Tensor slice(Viewed x, Whole d, Whole start, Whole end = INT64_MAX, Whole step = 1);
-/// Pieces along d of size `length`, the last one smaller if it does not divide.
-/// Shape: each has x's sizes with `length` at d, the last one with the rest.
+/// Pieces along d of size `length`, the last piece smaller if it does not divide.
+/// Shape: each has x's sizes with `length` at d, the last piece with the rest.
 /// Throws: ValueError for a length that is not positive, and for more than 2^24 pieces. A length of 0 is
 /// allowed if the dim has size 0.
 WEFT_API std::vector<Tensor> split(Viewed x, int64_t length, Whole d = 0);
@@ -125,8 +125,8 @@ WEFT_API std::vector<Tensor> split(Viewed x, int64_t length, Whole d = 0);
 /// Throws: ShapeError unless the lengths add up to the size of d.
 WEFT_API std::vector<Tensor> split(Viewed x, const Shape& lengths, Whole d = 0);
 template <std::floating_point T> void split(Viewed, T, Whole = 0) = delete;  // a length is an integer
-/// At most `parts` pieces along d of equal size, the last one smaller if it does not divide.
-/// Shape: each has x's sizes with ceil(size / parts) at d, the last one with the rest.
+/// At most `parts` pieces along d of equal size, the last piece smaller if it does not divide.
+/// Shape: each has x's sizes with ceil(size / parts) at d, the last piece with the rest.
 /// Throws: ValueError unless parts > 0, and for more than 2^24 pieces.
 WEFT_API std::vector<Tensor> chunk(Viewed x, Whole parts, Whole d = 0);
 /// One tensor per element of dim d. Shape: each has x's sizes without d.
@@ -165,7 +165,7 @@ WEFT_API Tensor cat(const std::vector<Tensor>& xs, Whole dim = 0);
 WEFT_API Tensor stack(const std::vector<Tensor>& xs, Whole dim = 0);
 /// x repeated times[d] times along each dim d; additional entries of times are for new dims in front.
 /// Shape: repeat({2, 3}) of [A, B] -> [2 * A, 3 * B]. Grad: g summed over the repetitions.
-/// Throws: ShapeError for fewer entries than x has dims, more than 4, or negative ones.
+/// Throws: ShapeError for fewer entries than x has dims, more than 4, or negative entries.
 WEFT_API Tensor repeat(In x, const Shape& times);
 /// x reversed along dims. Grad: g reversed. Throws: ShapeError for a dim named twice.
 WEFT_API Tensor flip(In x, const Shape& dims);
@@ -185,7 +185,7 @@ WEFT_API Tensor tril(In x, Whole k = 0);
 WEFT_API Tensor triu(In x, Whole k = 0);
 /// x with `value` around it. pads holds {before, after} of the last dim, then of the dim before it, and so
 /// on. Shape: pad({a, b}) of [.., N] -> [.., a + N + b]. Grad: the part of g that holds x.
-/// Throws: ShapeError for an odd number of pads, more than x's dims need, or negative ones.
+/// Throws: ShapeError for an odd number of pads, more than x's dims need, or negative pads.
 WEFT_API Tensor pad(In x, const Shape& pads, Scalar value = 0);
 
 }  // namespace weft

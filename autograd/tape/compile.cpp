@@ -71,8 +71,8 @@ ArgumentKey key_of(Arguments all, size_t i) {
 /// The address of the first element, null if there is none.
 const void* first_of(const Tensor& x) { return x.defined() && x.numel() != 0 ? x.address() : nullptr; }
 
-/// The memory of an argument in a recording. An address alone does not tell it: other tensors come to lie at
-/// the address of one that is gone.
+/// The memory of an argument in a recording. An address alone does not identify it: another tensor may get
+/// the address of a destroyed tensor.
 class ArgumentMemory {
  public:
   ArgumentMemory() = default;  ///< of any argument
@@ -91,7 +91,7 @@ class ArgumentMemory {
     if (watch_) detail::forget_storages(watch_);
   }
   bool admits(const Tensor& x) const { return !first_ || (first_ == first_of(x) && !is(&Watch::gone)); }
-  /// Whether no tensor that lay in this memory lies in that of the later recording.
+  /// Whether no tensor in this memory is also in the memory of the later recording.
   bool is_apart_from(const ArgumentMemory& later) const {
     return first_ != later.first_ || is(&Watch::destroyed);
   }
@@ -306,7 +306,7 @@ struct detail::CompiledPrograms::Impl {
   }
 
   /// Runs f, and a replay on copies of the tensors that both write. Returns the part in which their bits
-  /// differ, "" if in none; `out` is that of f. Returns nothing if other calls may have written meanwhile.
+  /// differ, "" if in none; `out` gets f's part. Returns nothing if other calls may have written meanwhile.
   /// The caller holds the captured storages.
   std::optional<std::string> check(Program& p, Arguments given, const CompiledFunction& f,
                                    std::vector<Tensor>& out) {

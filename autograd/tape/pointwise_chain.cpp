@@ -26,8 +26,8 @@ constexpr int64_t kTaskElements = 8192;
 constexpr size_t kLine = 64;
 size_t lines_of(int64_t bytes) { return (static_cast<size_t>(bytes) + kLine - 1) / kLine * kLine; }
 
-/// The number of elements after which a view repeats in row-major order: those of its last dims, which are
-/// row-major, if all others are broadcast. 0 for other strides.
+/// The number of elements after which a view repeats in row-major order. If the last dims are row-major and
+/// all other dims are broadcast, that is the number of elements of the last dims. 0 for other strides.
 int64_t period_of(const View& v) {
   int64_t period = 1;
   int d = v.ndim() - 1;

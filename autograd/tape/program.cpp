@@ -260,7 +260,7 @@ std::vector<Tensor> Program::run(std::span<const Tensor* const> given, const Dra
                                  const Copies* copies) {
   static std::atomic<uint64_t> replays{uint64_t{1} << 62};  // apart from those of a cuda::Graph
   const uint64_t replay = keys ? 0 : ++replays;
-  if (steps)  // check_steps() has told that they can be taken
+  if (steps)  // check_steps() has ensured that they can be taken
     for (const auto& call : calls) call->begin(replay);
   std::vector<Ref<Storage>> fresh;
   fresh.reserve(made_.size());

@@ -252,7 +252,7 @@ void Recorder::stepping(std::vector<size_t> functor_bytes, StepReplay replay) {
   stepping_ = Stepping{std::move(functor_bytes), std::move(replay)};
 }
 
-/// Takes the writes that the optimizer counts for a step, in a replay too, from those of the program.
+/// Subtracts the writes that the optimizer counts for a step, also in a replay, from the program's writes.
 void Recorder::count_steps(const Call& step) {
   for (size_t i = 0; i < step.places.size(); i += StepCall::kViews) {
     const Place& param = step.places[i];
@@ -347,7 +347,7 @@ void Recorder::find_bases(const std::vector<Tensor>& results) {
     known->second.push_back(i);
   }
   for (const auto& [base, views] : hidden) {
-    if (views.size() < 2) continue;  // nobody else will see a write
+    if (views.size() < 2) continue;  // nothing else will see a write
     Result to;
     if (!find_result(base, to)) return;
     for (const size_t i : views) {
@@ -409,7 +409,7 @@ std::unique_ptr<Program> Recorder::finish(const std::vector<Tensor>& results) {
     for (size_t j = 0; j < i; ++j)
       if (sources_[i].from != sources_[j].from && keys_[i].seed == keys_[j].seed &&
           keys_[i].offset == keys_[j].offset)
-        refuse("draws from two generators of one state");  // a call is told by its key
+        refuse("draws from two generators of one state");  // a call is identified by its key
   }
   program_->draws = std::move(sources_);
   find_writes();

@@ -123,7 +123,7 @@ std::set<Life> drop_part(ContextState& context, MadeId pass_id, const std::excep
   return parties;
 }
 
-/// True if this worker exchanged messages of the pass with that life, or has heard that it took part.
+/// True if this worker exchanged messages of the pass with that life, or has been informed that it took part.
 bool is_party(const ContextPtr& context, MadeId pass_id, Life one) {
   if (const auto pass = find_pass(context, pass_id); pass && pass->parties().count(one) > 0) return true;
   MutexLock lock(context->mutex);

@@ -19,8 +19,8 @@
 //      sends of A lead to its tensors, if B knows (dist_reach.h).
 //   5. A message that will not be decoded removes its SendNode, so that no pass waits for it.
 // A call of a context that has ended is not recorded, nor is a call outside a context. There a tensor with a
-// graph is refused (rpc/outside_context.h), unless the call was made under NoGrad; the message says so. The
-// gradients of a pass with create_graph are recorded in the same way. So a later pass goes through their
+// graph is refused (rpc/outside_context.h), unless the call was made under NoGrad, which the message states.
+// The gradients of a pass with create_graph are recorded in the same way. So a later pass goes through their
 // graphs.
 // [G: a recv node's gradients find their send node, or the pass ends with an error that names the message.]
 

@@ -417,7 +417,7 @@ class GlooEngine final : public Engine {
 
   [[noreturn]] static void throw_as_ours(const std::exception& e, int lost, rpc::Duration waited) {
     const std::string text = e.what();
-    // Not "Connection timed out", which the system says of a peer whose machine is gone.
+    // Not "Connection timed out", which the system reports for a peer whose machine is gone.
     if (text.find("Timed out") != std::string::npos || text.find("imeout") != std::string::npos)
       throw Timeout(str("no answer from the others within ", whole(waited).count(), " ms"));
     throw ConnectionLost(lost, text);

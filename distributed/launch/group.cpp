@@ -125,7 +125,7 @@ std::string run_of(Store& store, TimePoint deadline) {
 }
 
 /// The key that is set once the function of a rank has returned, or its process has ended for good. Its value
-/// is the worker's name, or empty when rank 0 says so.
+/// is the worker's name, or empty if rank 0 has set it.
 std::string returned_key(const std::string& run, int rank) {
   return str(inner::kRunBegin, run, run.empty() ? "" : "/", inner::kReturned, rank);
 }
@@ -227,7 +227,7 @@ void serve_elastic(const GroupOptions& options, const Joining& joining) {
   inner::serve("run_group", {.timeout = options.serve_timeout});
 }
 
-/// `elastic`: the settings of an elastic group; null: a static one.
+/// `elastic`: the settings of an elastic group; null: a static group.
 int run_as_member(const GroupOptions& options, const std::function<int(const WorkerInfo&)>& function,
                   const Joining* elastic) {
   int code = 0;

@@ -35,7 +35,7 @@ struct MemberWatch {
   inner::ProcessWatch processes;
   Mutex mutex;
   std::map<Life, uint64_t> numbers WEFT_GUARDED_BY(mutex);
-  std::set<std::string> other_engines WEFT_GUARDED_BY(mutex);  ///< of which the user was told
+  std::set<std::string> other_engines WEFT_GUARDED_BY(mutex);  ///< that were reported to the user
 
   void end(Life life) {
     uint64_t number = 0;
@@ -351,7 +351,7 @@ void wait_for_the_others(const Membership& membership, TimePoint deadline, const
   }
 }
 
-/// Leaves an elastic group; with `serves`, once this worker is told to stop.
+/// Leaves an elastic group; with `serves`, after a request to stop.
 void leave_elastic(Membership& membership, const ShutdownOptions& options, bool serves, bool serves_store) {
   const std::shared_ptr<Agent> agent = membership.agent();
   const TimePoint deadline = options.timeout.count() > 0 ? agent->runtime()->now() + options.timeout : kNever;

@@ -42,7 +42,8 @@ struct Settings {
       throw ValueError(str(name, " is '", *value, "', not a number"));
     return n;
   }
-  /// torchrun's agent listens at MASTER_PORT itself, and says so by a variable: rank 0 takes the next one.
+  /// torchrun's agent listens at MASTER_PORT itself, and states that by a variable: rank 0 takes the next
+  /// port.
   std::optional<int> master_port() const {
     if (const auto own = number("WEFT_MASTER_PORT")) return own;
     const auto port = number("MASTER_PORT");

@@ -14,7 +14,7 @@
 
 namespace weft::rpc {
 
-/// Settings given by the program; unset ones come from the environment.
+/// Settings given by the program; unset settings come from the environment.
 struct LaunchOptions {
   std::optional<int> rank{};
   std::optional<int> world_size{};

@@ -219,7 +219,7 @@ void Membership::leave(TimePoint deadline, const std::string& caller) {
             str(caller, ": worker '", s.options.name, "' still has calls under way:\n", s.agent->dump()));
       s.runtime->sleep_for(std::chrono::milliseconds(1));
     }
-    // The list may tell the others sooner than the last answers arrive, and ends their calls.
+    // The list may reach the others before the last answers, and then ends their calls.
     if (!s.over() && !s.fence().closed_for_good())
       answer_the_last(*s.agent, std::min<TimePoint>(deadline, s.runtime->now() + s.lease()));
   } catch (...) {
@@ -234,7 +234,7 @@ void Membership::leave(TimePoint deadline, const std::string& caller) {
         return list.remove({s.agent->life(), true, s.why_left});
       });
       if (s.ended.wait_until(until)) s.store->hold(s.life_key, s.number(), kReleased, until);
-    } catch (const Error&) {  // the others hear the goodbye, and the lease runs out
+    } catch (const Error&) {  // the others get the goodbye, and the lease runs out
     }
   }
   s.agent->shutdown({.graceful = false});

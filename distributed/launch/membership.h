@@ -61,8 +61,8 @@ class WEFT_API Membership : public std::enable_shared_from_this<Membership> {
   uint64_t epoch() const;
   /// The members of that epoch by id, this worker included.
   std::vector<WorkerInfo> members() const;
-  /// Blocks until all of these workers are members. Throws: Timeout that names the missing ones; Fenced when
-  /// this worker has lost its place.
+  /// Blocks until all of these workers are members. Throws: Timeout that names the missing workers; Fenced
+  /// when this worker has lost its place.
   void wait_for(const std::vector<std::string>& names, TimePoint deadline) const;
   /// Registers a callback for lives that join later. It runs on the pool and may block.
   void on_joined(std::function<void(const WorkerInfo& member)> f);
@@ -97,7 +97,7 @@ WEFT_API void on_fenced(std::function<void(const std::string& why)> f);
 /// Number of the newest change of the member list that this worker knows; 0 in a static group.
 WEFT_API uint64_t epoch();
 /// Blocks until all of these workers are members of the elastic group; a static group has all its members.
-/// Throws: Timeout that names the missing ones; ValueError for a name outside a static group.
+/// Throws: Timeout that names the missing workers; ValueError for a name outside a static group.
 WEFT_API void wait_for_members(const std::vector<std::string>& names, Duration timeout);
 
 }  // namespace weft::rpc

@@ -101,7 +101,7 @@ void Membership::State::read_list(TimePoint deadline) {
 void Membership::State::catch_up() {
   try {
     if (!over() && !fence().closed_for_good()) read_list(runtime->now() + lease() / 4);
-  } catch (const Error&) {  // the watch tells it
+  } catch (const Error&) {  // the watch reports it
   }
   catching_up = false;
 }
@@ -126,7 +126,7 @@ void Membership::State::apply(const std::string& text, uint64_t asked_in) {
   changed.set();
 }
 
-/// Steps 1 and 5: tells the agent of the members that came and went. Only this changes the list. The
+/// Steps 1 and 5: reports new and former members to the agent. Only this changes the list. The
 /// agent knows a member before the list has it, so that a program that waited for the member can call it.
 void Membership::State::place(const MemberList& now) {
   MemberList before;
@@ -183,7 +183,7 @@ void Membership::State::keep_next(const MemberList& now) {
 }
 
 /// Step 4: waits until the lease of a lost member has run out, and removes it. The agent may lose a member
-/// that this worker's list has not yet, so only a departure says that there is nothing to do.
+/// that this worker's list has not yet, so only a departure shows that there is nothing to do.
 void Membership::State::remove_lost(const LostPeer& lost) {
   const std::string held = to_string(lost.incarnation), key = inner::kLifeBegin + lost.info.name;
   while (!over() && !fence().closed_for_good()) {

@@ -9,7 +9,7 @@
 //   }
 //   ... a worker: launch_info() now finds RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
 //
-// Children ignore SIGINT: Ctrl-C reaches the parent, which tells them to stop. The kernel kills them when
+// Children ignore SIGINT: Ctrl-C reaches the parent, which stops them. The kernel kills them when
 // the parent ends. With SpawnOptions::tls each child has a certificate made for this group, which init_rpc
 // uses. With SpawnOptions::elastic the parent serves the store of an elastic group (membership.h). The
 // children join it by init_rpc("name"). With SpawnOptions::restarts, poll restarts a failed child.

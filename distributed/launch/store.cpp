@@ -25,7 +25,7 @@ class StoreHost final : public Receiver, public std::enable_shared_from_this<Sto
         log_(options.log.empty() ? nullptr : std::make_unique<StoreLog>(options.log, new_identity(runtime))),
         identity_(log_ ? log_->identity() : new_identity(runtime)),
         host_(log_ ? "" : process_identity()) {
-    if (!log_ && host_.empty()) host_ = "?";  // of a host that does not tell
+    if (!log_ && host_.empty()) host_ = "?";  // of a host that does not report it
     if (log_) read_log();
     MutexLock lock(mutex_);
     for (const auto& [key, value] : options.first_keys) keys_.put(key, value);
@@ -394,7 +394,7 @@ class StoreHost final : public Receiver, public std::enable_shared_from_this<Sto
     }
   }
 
-  /// Sends answers once the changes that they may tell of are in the log.
+  /// Sends answers once the changes that they may show are in the log.
   void deliver(std::vector<Answer>& answers) {
     if (log_) {
       MutexLock lock(mutex_);
@@ -450,7 +450,7 @@ class StoreHost final : public Receiver, public std::enable_shared_from_this<Sto
   const StoreOptions options_;
   const std::unique_ptr<StoreLog> log_;  // null: none; after the constructor the writing task has it
   const uint64_t identity_;
-  std::string host_;  // its process, for clients; empty: with the log another one may go on
+  std::string host_;  // its process, for clients; empty: with the log another process may continue
   Mutex mutex_;
   StoreJournal journal_ WEFT_GUARDED_BY(mutex_);
   StoreKeys keys_ WEFT_GUARDED_BY(mutex_){options_.limits, journal_};

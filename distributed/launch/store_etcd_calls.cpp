@@ -53,7 +53,8 @@ grpc_channel_credentials* etcd_credentials(const std::optional<TlsOptions>& tls)
 }
 
 /// The function that the queue's thread runs for an event. It may delete the tag. The writes of
-/// the starting thread happen before it: the queue orders both, and the flag says so to the thread sanitizer.
+/// the starting thread happen before it: the queue orders both, and the flag shows that to the thread
+/// sanitizer.
 class EtcdTag {
  public:
   void started() { started_.store(true, std::memory_order_release); }

@@ -24,7 +24,7 @@ bool is_number(const std::string& text, int64_t& value) {
   return parsed.ec == std::errc() && parsed.ptr == end && std::to_string(value) == text;
 }
 
-/// True if a will may not set the key: it would act later, and for anybody.
+/// True if a will may not set the key: it would act later, and for any client.
 bool is_of_group(const std::string& key) {
   for (const char* begin : {kLifeBegin, kIdBegin, kStepBegin, kRunBegin, kAnnouncedName, kAnnounced})
     if (starts(key, begin)) return true;

@@ -294,7 +294,7 @@ void load_checkpoint(const std::string& given, DistributedOptimizer& optimizer,
   const std::vector<ShardTerms> terms = terms_of(owners, options);
   auto errors = detail::read_edge_errors(shards.edges, detail::members_of(terms.front()));
   size_t next = 0, at = 0;
-  // no owner goes back to before an earlier load, whose end it has not heard
+  // no owner may go back to before an earlier load, of whose end it has no report
   detail::on_owners<bool>(
       owners, "load_checkpoint",
       [&](const auto& o) {

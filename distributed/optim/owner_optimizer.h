@@ -113,7 +113,7 @@ class WEFT_API OwnerOptimizer {
   /// Two phases. Computes the values and the state after a step and keeps them beside the present values and
   /// state. `number` is the caller's count of its steps. Until the decision, the parameters with gradients
   /// take no other step. `decision`: the key of the decision in the store of an elastic group; empty in a
-  /// static one. An owner without the decision asks the store for it. Throws: as step; StepInDoubt when
+  /// static group. An owner without the decision asks the store for it. Throws: as step; StepInDoubt when
   /// another step of a parameter is undecided.
   void prepare(int64_t context_id, int64_t number, std::string decision);
   /// Makes the prepared step visible, or drops it. For a step that is not prepared here it does nothing, and

@@ -210,7 +210,7 @@ void install_shard(OwnerState& s, const ShardTerms& terms, const optim::StateDic
     load_modules(s, modules, shard);
     set_generator_state(default_generator(), generator);
     s.optimizer->load_state_dict(state);
-    if (!edges.empty()) detail::set_edge_errors(std::move(errors));  // an older shard says nothing of them
+    if (!edges.empty()) detail::set_edge_errors(std::move(errors));  // an older shard does not have them
     const auto guards = lock_parameters(s.params);
     detail::replace_values(s.params, values);  // all or none; nothing throws after it
   } catch (...) {
@@ -221,7 +221,7 @@ void install_shard(OwnerState& s, const ShardTerms& terms, const optim::StateDic
   }
 }
 
-/// Ends an earlier load whose end was not heard.
+/// Ends an earlier load whose end was not reported.
 void forget_before(OwnerState& s) {
   ShardTerms terms;  // its references end after the lock
   rpc::MutexLock lock(s.mutex);

@@ -19,7 +19,7 @@ namespace {
 
 constexpr size_t kMostNamed = 8;  // contexts in a text
 
-/// Ends before the deadline of the call, so that the caller hears the reason.
+/// Ends before the deadline of the call, so that the caller gets the reason.
 rpc::TimePoint end_of_wait(rpc::TimePoint now, rpc::TimePoint deadline) {
   if (deadline == rpc::kNever) return deadline;
   return deadline - std::min<rpc::Duration>(std::chrono::seconds(1), (deadline - now) / 16);

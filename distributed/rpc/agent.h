@@ -1,6 +1,7 @@
 // The Agent: one worker of a group. It builds remote calls on the one-way messages of a Transport. Requests
 // run at most once, replies arrive or fail by the deadline, and lost peers are detected by leases. Several
-// agents may live in one process; the functions of rpc.h use a default one. agent.cpp describes the protocol.
+// agents may live in one process; the functions of rpc.h use a default agent. agent.cpp describes the
+// protocol.
 //
 // Extension points for the layers above (remote references, distributed autograd):
 //   agent->handle(Kind::kFork, handler)                    registers the handler of a request kind
@@ -39,7 +40,7 @@ struct AgentOptions {
   WorkerId id{};
   /// Timeout of calls that set none; zero: no limit. The deadline of a served call caps it.
   Duration rpc_timeout = std::chrono::seconds(60);
-  /// A peer with open calls, or a watched one, counts as lost after this time of silence.
+  /// A peer with open calls, or a watched peer, counts as lost after this time of silence.
   Duration lease = std::chrono::seconds(10);
   /// Time without an answer after which the caller first asks the callee for the request's status. The pause
   /// between such questions grows up to eight times this value.
@@ -175,7 +176,7 @@ class WEFT_API ReplySink {
 /// An open call for debugging: the waiting worker and the awaited one.
 struct CallRecord {
   uint64_t sequence = 0;
-  WorkerInfo peer;  ///< callee of an outgoing call, caller of a served one
+  WorkerInfo peer;  ///< callee of an outgoing call, caller of a served call
   bool outgoing = true;
   std::string what;  ///< name of the function, or the kind
   Duration age{};
@@ -296,7 +297,7 @@ class WEFT_API Agent : public Endpoint, public std::enable_shared_from_this<Agen
   /// Graceful: this worker becomes passive. It blocks until every living member is passive, all calls have
   /// ended and the layers' shutdown steps have run; then it leaves. If another thread is in shutdown, it
   /// waits for that shutdown and has the same outcome. Immediate: leaves now. Every open call fails; later
-  /// ones throw. Idempotent. A handler or a shutdown step must not call it: it would wait for itself.
+  /// calls throw. Idempotent. A handler or a shutdown step must not call it: it would wait for itself.
   /// Throws, after having left: Timeout that names the awaited workers or calls. PeerLost that names all lost
   /// members when the last active one was lost, with the same text on every survivor.
   void shutdown(ShutdownOptions options = {});

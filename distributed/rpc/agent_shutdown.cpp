@@ -58,7 +58,7 @@ void answer_the_last(Agent& agent, TimePoint until) {
     for (const auto& [sequence, served] : p->served)
       if (!is_round(served->kind) && p->id != agent.self().id) {
         open.emplace_back(p, sequence);
-        p->ask_now = true;  // its answer says which requests it has finished
+        p->ask_now = true;  // its answer lists the requests that it has finished
       }
   }
   if (!open.empty()) agent.impl().alarm.set(agent.runtime()->now());
@@ -116,7 +116,7 @@ std::exception_ptr Agent::leave_together(TimePoint deadline, const std::string& 
   } catch (const ToldToStop&) {
     answer_the_last(*this, s.core.runtime->now() + kLastAnswers);
   } catch (const PeerLost& e) {
-    // A worker that left has done all rounds, or was told to stop: there is no reason to wait for it.
+    // A worker that left has done all rounds, or was asked to stop: there is no reason to wait for it.
     bool left_group = false;
     for (Peer* p : s.peers.all()) {
       MutexLock lock(p->mutex);

@@ -99,7 +99,7 @@ CallId Caller::start(Life to, Kind kind, Message message, const CallOptions& cal
   if (deadline != kNever) e.remaining_ns = std::max<int64_t>(1, (deadline - call.started).count());
   const std::shared_ptr<Staging> staging = call.message.staging;
   const bool ready = !staging || staging->ready();
-  bool waits = false;  // until this worker is told of that life
+  bool waits = false;  // until this worker learns of that life
   std::string bytes;
   std::vector<Payload> payloads;
   TimePoint wake;

@@ -19,7 +19,7 @@ void Caller::on_window(Peer& p, uint16_t packed) noexcept {
   e.window = packed;
   try {
     if (core_.budget.announced(p, e.window_bytes()) && core_.budget.begin_starting()) start_waiting();
-  } catch (...) {  // the next message tells it again
+  } catch (...) {  // the next message states it again
     p.window = 0;
   }
 }
@@ -65,7 +65,7 @@ void Caller::send_when_ready(Peer& p, const Outgoing& call, const std::shared_pt
     {
       MutexLock lock(p.mutex);
       const auto found = p.pending.find(call.sequence);
-      if (found == p.pending.end() || !p.told) return;  // until this worker is told of that life
+      if (found == p.pending.end() || !p.told) return;  // until this worker learns of that life
       bytes = header_of(found->second.message);
       payloads = payloads_of(found->second.message);
     }

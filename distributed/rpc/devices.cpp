@@ -198,7 +198,7 @@ Message Devices::receive(Inbound inbound, const Envelope& e) {
         Encoder out(back);
         out.put(loans);
       }
-      // Two leases: a dead lender is lost after one, and PeerLost says more than Timeout.
+      // Two leases: a dead lender is lost after one, and PeerLost is more informative than Timeout.
       held->call(from, Kind::kReturn, std::move(back), {2 * lease, "return of a loan"},
                  std::make_unique<Returned>(arrival));
     } catch (...) {

@@ -66,7 +66,7 @@ bool has_life(const std::vector<Life>& lives, const Life& one) {
   return std::find(lives.begin(), lives.end(), one) != lives.end();
 }
 
-/// False for a worker whose id is higher than that of the leader after it.
+/// False for a worker whose id is higher than the next leader's.
 bool may_have_led(const Agent& agent, const std::string& name) {
   try {
     return agent.worker_info_id(name) <= agent.self().id;
@@ -77,7 +77,7 @@ bool may_have_led(const Agent& agent, const std::string& name) {
 
 }  // namespace
 
-/// The living members by id, or the lost ones.
+/// The living members by id, or the lost members.
 std::vector<Life> Gathers::members(bool lost) {
   std::vector<Life> out;
   for (Peer* p : peers_.all()) {

@@ -227,7 +227,7 @@ Peer& Liveness::live(Peer& p, Incarnation told) {
   {
     MutexLock lock(p.mutex);
     const Incarnation known = p.incarnation.load();
-    // a life that was lost before its number was known is not the one that is told now
+    // a life that was lost before its number was known is not the life reported now
     if (known == told || (known.value == 0 && !p.lost)) return p;
   }
   if (p.id == core_.self.id)

@@ -14,7 +14,7 @@ namespace weft::rpc {
 
 namespace {
 
-/// The callbacks of an agent and the functions that they have heard of.
+/// The callbacks of an agent and the functions that were reported to them.
 struct CutReports {
   explicit CutReports(Agent&) {}
   Callbacks<const CutGraph&> callbacks;

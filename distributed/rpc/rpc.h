@@ -149,7 +149,7 @@ class WEFT_API WaitAll {
   /// Blocks until all are done, without a deadline; each call has its timeout. Throws: the first error of a
   /// call.
   void wait();
-  /// Adds a future to the collected ones.
+  /// Adds a future to collect.
   void add(Future<void> done) { futures_.push_back(std::move(done)); }
   /// The innermost WaitAll of this thread or fiber; null outside any.
   static WaitAll* current();

@@ -93,7 +93,7 @@ void DeferredWork::send_deletes(Agent& agent, Life to, const std::vector<Deferre
   }
 }
 
-/// Step 9: tells the parent's worker that its child is confirmed or has failed.
+/// Step 9: reports to the parent's worker that its child is confirmed or has failed.
 void DeferredWork::send_accept(Agent& agent, Life to, ForkId fork) {
   Message message;
   {

@@ -142,7 +142,7 @@ bool OwnerTable::remove_fork(RRefId id, ForkId fork, std::vector<DeferredItem>& 
   if (!entry.forks.empty() || !entry.kept) return true;
   if (entry.announced) {
     after.push_back({DeferredItem::Kind::kDrop, {}, id, fork, std::move(entry.kept)});
-  } else if (entry.kept.use_count() == 1) {  // nobody waits for it; CREATE, if it comes at all, makes it anew
+  } else if (entry.kept.use_count() == 1) {  // no request waits for it; a late CREATE makes it anew
     unannounced_.remove(id.maker(), id);
     drop_watch(id.maker(), after);
     after.push_back({DeferredItem::Kind::kDrop, {}, id, fork, std::move(entry.kept)});

@@ -220,7 +220,7 @@ void GrpcTransport::note_failure(const std::shared_ptr<Peer>& peer, Incarnation 
     later(runtime_->now(),
           [this, peer, expected, text = std::string(why)] { tell_failure(peer, expected, text); });
     peer->failure = why;
-  } catch (const std::exception&) {  // no memory: the next attempt may tell it
+  } catch (const std::exception&) {  // no memory: the next attempt may report it
   }
 }
 
@@ -439,7 +439,7 @@ void GrpcTransport::on_closed(Link& link, const std::string& link_reason) {
     if (after.stranger) forget_stranger(peer);
     const Incarnation who = after.state == PeerState::kRejected ? c->expected : c->incarnation;
     if (after.state) tell(peer->id, who, *after.state, after.reason);
-  } catch (const std::exception&) {  // the next send connects, or the end of the attempts tells
+  } catch (const std::exception&) {  // the next send connects, or the end of the attempts is reported
     if (broken) tell(peer->id, c->incarnation, PeerState::kBroken, kNoMemory);
   }
   if (closed_.load()) idle_.set();

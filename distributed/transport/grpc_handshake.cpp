@@ -23,7 +23,7 @@ bool is_refusal_of_certificates(const std::string& reason) {
   return has_one_of(reason, {"Ssl handshake failed", "SSL_ERROR_SSL", "is not in peer certificate",
                              "Hostname Verification"});
 }
-/// gRPC's texts for a connection that was made and ended before the other side said anything. A server of
+/// gRPC's texts for a connection that was made and ended before the other side sent anything. A server of
 /// TLS 1.3 ends it so when it refuses the certificate, after this side has done with the handshake.
 bool is_silent_end(const std::string& reason) {
   return has_one_of(reason, {"Socket closed", "Connection reset by peer", "Broken pipe", "Unwrap failed"}) &&
@@ -59,7 +59,7 @@ void Admission::turn_away(Connection& c, const std::string& why, bool for_now) {
   throw WireError(why);
 }
 
-/// Refuses a hello for another worker or life, or of another version. No text tells a life's number.
+/// Refuses a hello for another worker or life, or of another version. No text reveals a life's number.
 void Admission::check_hello(Connection& c, RecordType type, const Hello& hello) const {
   check_proof(c, hello);
   if ((type == RecordType::kWelcome) != c.outgoing)
@@ -119,8 +119,8 @@ void Admission::check_name(Connection& c, const Peer& peer) const {
                    ", and not for '", name, "'"));
 }
 
-/// Refuses a hello without the key that the life has shown before. Members are told each other's lives; the
-/// key tells nobody but the peer that it is for.
+/// Refuses a hello without the key that the life has shown before. Members know each other's lives, but each
+/// key is known to one peer only.
 void Admission::check_key(Connection& c, const Peer& peer, const Hello& hello) const {
   if (peer.shown_by == hello.incarnation && peer.shown_key != hello.key)
     turn_away(c, str("worker ", hello.id, " has shown another key for this life"), true);

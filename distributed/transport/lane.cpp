@@ -49,7 +49,7 @@ std::optional<sockaddr_un> socket_address(const std::string& path) {
   return at;
 }
 
-/// The user of the process at the other end; none if the kernel does not tell.
+/// The user of the process at the other end; none if the kernel does not report it.
 std::optional<uid_t> user_of(int fd) {
   ucred other{};
   socklen_t size = sizeof other;

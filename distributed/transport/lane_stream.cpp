@@ -83,7 +83,7 @@ bool LaneEngine::push(LaneLink& l, int& error) {
     const ssize_t result = sendmsg(l.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (result < 0) {
       if (errno == EINTR) continue;
-      // Of a lost connection the poll thread hears by itself; the bytes that have come are read before.
+      // The poll thread notices a lost connection by itself; it first reads the bytes that have come.
       const bool waits = errno == EAGAIN || errno == EPIPE || errno == ECONNRESET || errno == ENOTCONN;
       if (!waits) {
         error = errno;
@@ -106,7 +106,7 @@ bool LaneEngine::push(LaneLink& l, int& error) {
   }
 }
 
-/// The poll thread ends the link, unless it has been told to already.
+/// The poll thread ends the link, unless it has already been asked to.
 void LaneEngine::break_off(LaneLink& l, int error) {
   if (l.cancelled.exchange(true)) return;
   try {

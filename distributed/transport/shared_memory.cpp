@@ -18,7 +18,7 @@ struct Segment {
   const std::shared_ptr<Mapping> mapping;
   const uint32_t number;
   State state = State::kTaken;
-  std::shared_ptr<const File> file;  // until the other end has been told
+  std::shared_ptr<const File> file;  // until the other end has been notified
   bool is_free() {
     if (state == State::kLent && mapping->is_given_back()) state = State::kFree;
     return state == State::kFree;

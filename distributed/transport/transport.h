@@ -12,7 +12,7 @@
 //
 // Guarantees: a message arrives whole or not at all, with the sender's id and incarnation from the first
 // words of its connection (the hello). A break may lose messages; on_peer reports the break. An attempt to
-// connect that is refused or fails is repeated, and on_failed_attempt tells its reason.
+// connect that is refused or fails is repeated, and on_failed_attempt reports the reason.
 // Small messages overtake large ones. Callers must expect duplicates: the gRPC transport makes none, the
 // simulated transport does. send() to the own id loops back. The gRPC transport accepts only members, which
 // are the peers of add_peer, unless it admits strangers (grpc_transport.h). The simulated transport accepts

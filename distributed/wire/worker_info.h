@@ -50,7 +50,7 @@ class WEFT_API To {
   bool by_id() const { return by_id_; }
   const std::string& name() const { return name_; }
   WorkerId id() const { return id_; }
-  Incarnation incarnation() const { return incarnation_; }  ///< 0: that of the current life
+  Incarnation incarnation() const { return incarnation_; }  ///< 0: the current life's
   std::optional<Duration> timeout() const { return timeout_; }
   const std::optional<RetryPolicy>& retry() const { return retry_; }
 

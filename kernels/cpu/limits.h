@@ -16,7 +16,7 @@ namespace weft::kernels {
 WEFT_API int usable_cpus(const std::string& root = {});
 /// Bytes: the smaller of the machine's memory and the limit of the control group or one above it.
 WEFT_API int64_t usable_memory(const std::string& root = {});
-/// Bytes of the last-level cache, held within 8 and 64 MiB; 32 MiB where the machine does not tell.
+/// Bytes of the last-level cache, held within 8 and 64 MiB; 32 MiB if the machine does not report it.
 WEFT_API int64_t cache_bytes(const std::string& root = {});
 /// The number of bytes in an environment variable; `otherwise` where it is unset or empty. Throws: ValueError
 /// naming the variable for other text.

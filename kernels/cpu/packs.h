@@ -1,8 +1,8 @@
-// Packs of weights that outlive a product. The tensor floor says which operands are weights (watch), and
-// where the number of writes to their memory stands. A pack belongs to one operand, form and number of
-// writes. The second product with the same three makes it; later ones use it. So a training step that uses a
-// weight once keeps nothing. After a write, the first product makes the pack if two used the last one. Thread
-// safety: any thread. A product holds the packs it uses, so dropping one is safe at any time.
+// Packs of weights that outlive a product. The tensor floor states which operands are weights (watch), and
+// has the number of writes to their memory. A pack belongs to one operand, form and number of writes. The
+// second product with the same three makes it; later ones use it. So a training step that uses a weight once
+// keeps nothing. After a write, the first product makes the pack if two used the last one. Thread safety: any
+// thread. A product holds the packs it uses, so dropping one is safe at any time.
 #pragma once
 
 #include <atomic>

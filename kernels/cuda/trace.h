@@ -1,4 +1,4 @@
-// The work that a program issues to its devices, told to tools. A span lasts while a launch, a call of
+// Traces for tools: the work that a program issues to its devices. A span lasts while a launch, a call of
 // cuBLASLt or cuDNN, a copy or a replay is issued, or while a cuda::Range lives. The environment variable
 // WEFT_CUDA_TRACE decides:
 //   nvtx    spans are NVTX ranges. So they are where Nsight Systems has started the program.

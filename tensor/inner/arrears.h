@@ -1,7 +1,7 @@
-// Arrears: changes of a block of memory that wait until somebody reads it. A lazy optimizer leaves rows of a
-// table behind and brings them up to date by a closed form. While a storage is in arrears, its data() is
-// hidden: the first call settles it. So no reader sees an old row. Look-ups by rows settle those alone
-// (rows_of). An address taken before a step of the optimizer shows old rows after it.
+// Arrears: changes of a block of memory that wait until it is read. A lazy optimizer leaves rows of a table
+// behind and brings them up to date by a closed form. While a storage is in arrears, its data() is hidden:
+// the first call settles it. So no reader sees an old row. Look-ups by rows settle those alone (rows_of). An
+// address taken before a step of the optimizer shows old rows after it.
 // Thread safety: readers may settle from several threads at once; steps are apart from reads, as all writes.
 #pragma once
 

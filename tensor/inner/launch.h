@@ -24,8 +24,8 @@ constexpr DType compute_dtype(OpClass c, DType t) {
   if (c == OpClass::kNumeric && t == kBool) return kInt64;
   return t;
 }
-/// Throws the ValueError that operation or layer `name` got an undefined tensor. `which` says the tensor: the
-/// number of the argument from 1, or a text as "x".
+/// Throws the ValueError that operation or layer `name` got an undefined tensor. `which` names the tensor:
+/// the number of the argument from 1, or a text as "x".
 [[noreturn]] WEFT_API void throw_undefined(const char* name, size_t which);
 [[noreturn]] WEFT_API void throw_undefined(const char* name, const std::string& which);
 /// Throws: ValueError that names the operation and the position, from 1, of the first undefined tensor.

@@ -1,5 +1,5 @@
 // The observer of a recording (autograd/tape/compile.h). It sees the blocks that its thread makes, uses and
-// drops, which the calls of a Backend do not tell. Reads and writes of values by the host have no call at
+// drops, which the calls of a Backend do not show. Reads and writes of values by the host have no call at
 // all, so the places that make them report themselves here.
 #pragma once
 
@@ -18,7 +18,7 @@ struct TensorBody;
 
 /// Makes the functors of a replay of an optimizer's step. `replay` is 0 for a repetition of the last step.
 /// Without functors it checks alone whether a replay can step. The kernel runs before the lock goes.
-/// Throws: ValueError if the optimizer is another one than that of the recording.
+/// Throws: ValueError if the optimizer is not the recording's.
 using StepReplay =
     std::function<std::unique_lock<std::mutex>(std::span<void* const> functors, uint64_t replay)>;
 
@@ -27,9 +27,9 @@ class WEFT_API Tracer {
   virtual ~Tracer() = default;
   /// A new block of the CPU.
   virtual void made(const Storage& s, void* data) = 0;
-  /// Whether made() told of the block, in this recording.
+  /// Whether made() reported the block, in this recording.
   virtual bool owns(const Storage& s, const void* data) const = 0;
-  /// A block that made() may have told of is destroyed.
+  /// A block that made() may have reported is destroyed.
   virtual void dropped(const Storage& s, const void* data) noexcept = 0;
   /// The address of a block is taken.
   virtual void used(const Storage& s, void* data) = 0;

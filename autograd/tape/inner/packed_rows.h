@@ -39,7 +39,8 @@ WEFT_API Tensor kept_grad(const Tensor& x);
 /// A tensor over x's memory that refuses writes.
 WEFT_API Tensor read_only(const Tensor& x);
 
-/// Throws: ShapeError, DTypeError, DeviceError, ValueError, IndexError unless g is as row_grad.h says.
+/// Throws: ShapeError, DTypeError, DeviceError, ValueError, IndexError unless g has the form that row_grad.h
+/// describes.
 WEFT_API void check_rows(const char* name, const RowGrad& g);
 
 /// The sum of two packed gradients of equal sizes, packed.

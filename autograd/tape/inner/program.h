@@ -70,7 +70,7 @@ struct Captured {
   size_t bytes = 0;
   bool written = false;
   uint32_t bumps = 0;             ///< of the version, by one run
-  const void* history = nullptr;  ///< of the storage: whose it is tells whether the tensor requires grad
+  const void* history = nullptr;  ///< of the storage: its owner shows whether the tensor requires grad
 };
 
 struct Result {

@@ -1,8 +1,8 @@
 // Records the calls that the calling thread makes to the CPU backend, and forwards them. It takes the
 // backend's place by kernels::replaced_cpu_backend. Its kernel methods come from kernel_methods.inc, so it
 // has each new one. It has no rows (Backend::row), so it sees small operations too.
-// - A call has addresses alone. As a Tracer the recorder hears of each block that is made, used and dropped.
-//   Other threads pay one load of a global number for that, in Storage::data().
+// - A call has addresses alone. As a Tracer the recorder is notified of each block that is made, used and
+//   dropped. Other threads pay one load of a global number for that, in Storage::data().
 // - The host's reads and writes of values have no call. item, to_vector, data, host factories, gradients of
 //   leaves and generators report themselves. A block that is read before a call has written it, or that
 //   outlives the run, ends the recording. So does a first replay with other bits than the run's.
@@ -112,7 +112,7 @@ class Recorder final : public Backend, public Tracer {
   std::vector<uint32_t> versions_;  // of the arguments
   std::vector<bool> require_grad_;
   std::unique_ptr<Program> program_;
-  std::map<uintptr_t, Live> blocks_;  // by address, destroyed ones until their memory is used again
+  std::map<uintptr_t, Live> blocks_;  // by address, destroyed blocks until their memory is used again
   std::map<uintptr_t, Outside> outside_;
   std::unordered_map<const Storage*, uint32_t> expected_;
   struct Leaf {

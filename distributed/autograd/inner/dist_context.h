@@ -60,7 +60,7 @@ struct ContextState {
   struct Aborted {
     std::exception_ptr why;
     std::set<Life> parties;   // workers with which it exchanged messages
-    bool taken_back = false;  // they have been told to drop its gradients
+    bool taken_back = false;  // they have been asked to drop its gradients
   };
   std::map<MadeId, Aborted> aborted WEFT_GUARDED_BY(mutex);
   /// parties of passes whose part here is done while others may still fail
@@ -162,7 +162,7 @@ class ContextTable final : public rpc::Interceptor, public std::enable_shared_fr
 
  private:
   ContextPtr find_or_create(MadeId id, Life caller);
-  /// Has the maker of an ended context tell all workers, since the calls of a lost worker are not known.
+  /// Lets the maker of an ended context notify all workers, since the calls of a lost worker are not known.
   void tell_all(MadeId id, std::shared_ptr<void> answer);
   /// A request may wait for a thread, and its context's maker be lost meanwhile. Throws: as check_told.
   bool maker_is_lost(Agent& agent, MadeId id);
@@ -183,7 +183,7 @@ class ContextTable final : public rpc::Interceptor, public std::enable_shared_fr
   std::map<MadeId, ContextPtr> contexts_ WEFT_GUARDED_BY(mutex_);
   // The latest ended contexts, so that a late call does not create one again.
   Latest<MadeId> ended_ WEFT_GUARDED_BY(mutex_);
-  Latest<MadeId> told_ WEFT_GUARDED_BY(mutex_);  // of which all workers were told
+  Latest<MadeId> told_ WEFT_GUARDED_BY(mutex_);  // of which all workers were notified
   // Releases that came before the calls of their senders: these calls alone count as late.
   Latest<std::pair<MadeId, Life>> early_ WEFT_GUARDED_BY(mutex_);
 };

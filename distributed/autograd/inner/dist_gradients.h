@@ -1,6 +1,6 @@
-// The gradients of one context on one worker. Those of a pass stay apart until its initiator says that it has
-// ended. So the failure of a pass takes back its own and no others. A row-wise gradient is kept packed
-// (autograd/tape/inner/packed_rows.h). Internal to distributed autograd.
+// The gradients of one context on one worker. The gradients of a pass stay separate until its initiator
+// reports its end. So the failure of a pass takes back its own and no others. A row-wise gradient is kept
+// packed (autograd/tape/inner/packed_rows.h). Internal to distributed autograd.
 #pragma once
 
 #include <unordered_map>

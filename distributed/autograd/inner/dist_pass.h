@@ -125,7 +125,7 @@ std::shared_ptr<PassState> find_pass(const ContextPtr& context, MadeId id);
 [[noreturn]] void throw_no_pass(ContextState& context, MadeId id);
 void close_pass(PassState& pass);
 /// Throws: PeerLost when another life of this worker made the sends that a message names. The sender may not
-/// have heard of the successor yet.
+/// know the successor yet.
 void check_sends(ContextTable& table, Incarnation maker);
 
 /// After the failure of a pass at its initiator: returns when all its workers have dropped its gradients, or

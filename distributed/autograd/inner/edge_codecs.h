@@ -1,5 +1,5 @@
 // The codecs of one worker's edges (edge_codec.h), and the errors that its gradients still owe. A coded
-// tensor replaces the original in its message; an extension says which ones are coded. The receiver needs no
+// tensor replaces the original in its message; an extension lists the coded tensors. The receiver needs no
 // setting. Internal to distributed autograd.
 #pragma once
 
@@ -26,7 +26,7 @@ struct FeedbackKey {
 /// The error that a gradient owes.
 struct KeptError {
   FeedbackKey key;
-  Tensor error;  ///< float32, written by nobody
+  Tensor error;  ///< float32, never written
 };
 
 class EdgeCodecs {
@@ -37,7 +37,7 @@ class EdgeCodecs {
   void code_activations(WorkerId to, rpc::Message& message);
   /// Codes the tensors of a message of gradients, whose slots are `slots`; those with slot -1 travel exactly.
   void code_gradients(rpc::Message& message, const FeedbackKey& first, const std::vector<int64_t>& slots);
-  /// Restores the coded tensors of a received message. Throws: WireError for a malformed one.
+  /// Restores the coded tensors of a received message. Throws: WireError for a malformed tensor.
   static void decode(rpc::Message& message);
   /// Forgets the errors kept for a life.
   void peer_lost(Life peer);

@@ -64,12 +64,12 @@ class Engine {
 /// Connects to all others. Throws: RpcError for a host that cannot be used; as Meeting. Null without Gloo.
 std::unique_ptr<Engine> make_gloo(const EngineOptions& options, Meeting& meeting);
 
-/// The processes tell each other whether each has its device and NCCL. Returns the name of a communicator
+/// The processes inform each other whether each has its device and NCCL. Returns the name of a communicator
 /// that they all can form. `names`: of the processes; `meeting` is null in a group of one. Throws:
 /// DeviceError in all processes where one cannot take part; as Meeting.
 std::string meet_for_nccl(const EngineOptions& options, Device device, const std::vector<std::string>& names,
                           Meeting* meeting);
-/// Connects the calling thread's device with those of the others, for work on `stream` of that device.
+/// Connects the calling thread's device with the other processes' devices, for work on its `stream`.
 /// Throws: Timeout, ConnectionLost, CudaError.
 std::unique_ptr<Engine> make_nccl(const EngineOptions& options, void* stream, const std::string& id);
 

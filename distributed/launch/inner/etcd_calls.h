@@ -14,7 +14,7 @@ namespace weft::rpc::inner {
 struct EtcdStatus {
   int code = 0;  ///< of gRPC; 0: OK
   std::string text{};
-  /// No answer of a member. One that notices the end of the call's time itself says so with code 2.
+  /// No answer of a member. A server that notices the end of the call's time itself reports it with code 2.
   bool again() const {
     return code == 14 || code == 4 || code == 1 ||
            (code == 2 && text.find("context deadline exceeded") != std::string::npos);

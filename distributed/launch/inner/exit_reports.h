@@ -1,6 +1,6 @@
-// The ends of processes as their launcher tells them: evidence of a loss where the kernel gives no pidfd. The
-// launcher (spawn) keeps one end of a socket to each child, and writes the identity of each child that has
-// ended. Only the launcher has those ends, so nobody else can report.
+// The ends of processes as their launcher reports them: evidence of a loss where the kernel gives no pidfd.
+// The launcher (spawn) keeps one end of a socket to each child, and writes the identity of each child that
+// has ended. Only the launcher has these ends of the sockets, so no other process can report.
 #pragma once
 
 #include <sys/types.h>

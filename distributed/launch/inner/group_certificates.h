@@ -1,6 +1,6 @@
 // The certificates of a group that this process starts (SpawnOptions::tls): an authority made for this group
 // alone, and a certificate for each worker's name. The program weft-certs makes them, so that this library
-// needs no header of OpenSSL. The authority's key is removed at once: nobody can issue another certificate.
+// needs no header of OpenSSL. The authority's key is removed at once: no further certificate can be issued.
 // Workers find their files by the variables WEFT_TLS_CA, WEFT_TLS_CERT and WEFT_TLS_KEY.
 #pragma once
 

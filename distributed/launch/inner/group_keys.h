@@ -1,5 +1,5 @@
-// The keys of a store that belong to a group of workers. membership.cpp has the meaning of those of an
-// elastic group, rendezvous.cpp of those of a static one. store_names.cpp has the right to change each.
+// The keys of a store that belong to a group of workers. membership.cpp describes the keys of an elastic
+// group, rendezvous.cpp the keys of a static group. store_names.cpp has the right to change each.
 #pragma once
 
 namespace weft::rpc::inner {

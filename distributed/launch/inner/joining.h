@@ -11,7 +11,7 @@ namespace weft::rpc::inner {
 
 /// Throws: ValueError for the store of a rendezvous; Timeout when no store answers.
 void check_store_kind(Store& store, const JoinOptions& options);
-/// The id of a name; a new one for a name that never was. Throws: ValueError when no id is left.
+/// The id of a name; a new id for a new name. Throws: ValueError when no id is left.
 WorkerId claim_id(Store& store, const std::string& name, TimePoint deadline);
 /// Checks the device maps of a worker that would join these members, and theirs for it. Throws: ValueError
 /// for maps that do not fit, DeviceError for a device that this machine lacks; both name workers and devices.

@@ -41,8 +41,8 @@ std::string encode_members(const MemberList& list);
 /// Throws: WireError.
 MemberList decode_members(const std::string& text);
 
-/// Changes the list under `key` until nobody else has changed it meanwhile. `change` returns false to leave
-/// the list as it is. Throws: the store's errors.
+/// Changes the list under `key`, and repeats the change while others change it meanwhile. `change` returns
+/// false to leave the list as it is. Throws: the store's errors.
 void change_members(Store& store, const std::string& key, TimePoint deadline,
                     const std::function<bool(MemberList& list)>& change);
 

@@ -15,7 +15,8 @@
 namespace weft::rpc {
 namespace inner {
 
-// Such texts reach every member, so they do not tell the number of a life: with it, a hello could pose as it.
+// Such texts reach every member, so they do not reveal the number of a life: with it, a hello could pose as
+// that life.
 inline constexpr char kSucceeded[] = "its successor has its name";
 
 }  // namespace inner

@@ -15,7 +15,7 @@
 namespace weft::rpc::inner {
 
 /// The identity of this process: the host's boot, the namespace of its process numbers, its number and its
-/// start time. Empty where /proc does not tell.
+/// start time. Empty where /proc does not show it.
 std::string process_identity();
 /// The same for another process of this host.
 std::string process_identity(int pid);
@@ -29,7 +29,7 @@ class ProcessWatch {
   ProcessWatch(const ProcessWatch&) = delete;
   /// Calls `ended` once, on the watch's thread, when that process has ended. It must be short. Returns a
   /// number for unwatch. 0, and never a call: the process is on another host or in another namespace, or
-  /// neither the kernel nor a launcher can tell.
+  /// neither the kernel nor a launcher can report.
   uint64_t watch(const std::string& identity, std::function<void()> ended);
   /// Ends a watch and frees its file. A callback that has begun goes on. An unknown number has no effect.
   void unwatch(uint64_t number);

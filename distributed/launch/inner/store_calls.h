@@ -98,7 +98,7 @@ inline std::string wait_request(const std::vector<std::string>& keys, const std:
   return w.text(abort_key).bytes;
 }
 
-/// Throws: Aborted, HostEnded, ValueError, StoreFull, NotAllowed, RpcError, as the status says.
+/// Throws: Aborted, HostEnded, ValueError, StoreFull, NotAllowed, RpcError, according to the status.
 inline std::string open_reply(uint8_t status, std::string fields) {
   if (status == kAborted) throw Aborted(fields);
   if (status == kHostEnded) throw HostEnded(fields);

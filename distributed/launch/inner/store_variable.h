@@ -1,5 +1,5 @@
-// The variable that tells a process the store of its elastic group; spawn sets it for its children. The
-// options of such a store: its server sets the number of the run anew, over that of an older log.
+// The variable with the address of an elastic group's store; spawn sets it for its children. The options of
+// such a store: its server sets the number of the run anew, over that of an older log.
 #pragma once
 
 #include <cstdlib>

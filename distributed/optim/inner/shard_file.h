@@ -1,5 +1,5 @@
 // The files of a checkpoint over owners. A shard is a checkpoint file (optim/checkpoint.h) with the parts
-// "set", "parameters", "optimizer", "generator", "modules" and "edges"; older ones lack the last two. A set
+// "set", "parameters", "optimizer", "generator", "modules" and "edges"; older shards lack the last two. A set
 // has one number, which is in each of its files.
 #pragma once
 

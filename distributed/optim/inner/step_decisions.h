@@ -3,7 +3,7 @@
 // optimizer's steps, and clocks run at the same rate. The caller writes at most 2 L after the begin of the
 // step. An owner is in doubt from L after its preparation, or from the loss of the caller. It asks at most
 // until 2 L after its preparation. A decision is held for 4 L, so an owner that asks in time finds the one
-// that counts. The caller removes a decision that all owners have heard; any other ends with its lease.
+// that counts. The caller removes a decision that all owners have; any other decision ends with its lease.
 #pragma once
 
 #include <memory>
@@ -20,9 +20,9 @@ std::shared_ptr<rpc::Store> decision_store(rpc::Agent& agent);
 void check_fence(rpc::Agent& agent);
 /// The key of a step: the life of its caller, the number of the optimizer there and that of the step.
 std::string decision_key(rpc::Life caller, int64_t optimizer, int64_t number);
-/// Writes a decision unless the other one is there, in one request. Returns the decision that counts: true
-/// for a commit. Throws: ValueError for a lease that is not positive. The errors of the store, and Timeout;
-/// the decision may then still be written.
+/// Writes a decision unless the opposite decision is there, in one request. Returns the decision that counts:
+/// true for a commit. Throws: ValueError for a lease that is not positive. The errors of the store, and
+/// Timeout; the decision may then still be written.
 bool decide_at_store(rpc::Store& store, const std::string& key, bool commit, rpc::Duration lease,
                      rpc::TimePoint deadline);
 

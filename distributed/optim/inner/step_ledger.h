@@ -74,7 +74,7 @@ class StepLedger : public std::enable_shared_from_this<StepLedger> {
   /// forgotten any more, until its end or `unclaim`.
   bool claim(const std::vector<VersionsPtr>& records, MadeId context);
   void unclaim(const std::vector<VersionsPtr>& records);
-  /// Forgets prepared steps that nobody will decide.
+  /// Forgets prepared steps that will never be decided.
   void forget_prepared(const std::vector<VersionsPtr>& records);
   /// Counts a change that is no step of a context, such as a loaded checkpoint.
   void changed(const std::vector<VersionsPtr>& records);
@@ -130,7 +130,7 @@ class StepLedger : public std::enable_shared_from_this<StepLedger> {
     std::vector<VersionsPtr> records;
   };
   static bool unused(const Doubt& doubt);
-  /// Drops the doubts about parameters that nobody else uses.
+  /// Drops the doubts about parameters that nothing else uses.
   void drop_unused();
   std::vector<Doubt> doubts_ WEFT_GUARDED_BY(mutex_);
   std::list<WaiterPtr> waiting_ WEFT_GUARDED_BY(mutex_);

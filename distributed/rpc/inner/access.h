@@ -1,7 +1,7 @@
 // The access lists of a worker (AgentOptions::allow and deny_unlisted): which members may call a function,
 // and which may send requests that run none. Requests of calls, methods and remote values have the lists of
-// their functions. Those of gathers, backward passes, fetches and the user's kinds have lists of their own,
-// below. All others concern property of their sender, which their handlers check; they have no list.
+// their functions. Gathers, backward passes, fetches and the user's kinds have separate lists, below. All
+// others concern property of their sender, which their handlers check; they have no list.
 #pragma once
 
 #include <string>

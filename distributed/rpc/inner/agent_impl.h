@@ -61,7 +61,7 @@ struct Agent::Impl final : Receiver {
 };
 
 /// Waits, at most until then, until the callers have the answers to all requests now being served. The call
-/// that told this worker to stop is one of them.
+/// that asked this worker to stop is one of them.
 void answer_the_last(Agent& agent, TimePoint until);
 
 }  // namespace weft::rpc

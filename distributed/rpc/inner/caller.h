@@ -18,7 +18,7 @@ class Caller {
                std::unique_ptr<ReplySink> sink);
   /// As Agent::cancel_call.
   bool cancel(const CallId& call);
-  /// Ends the open calls of functions whose caller has given up, and tells their callees.
+  /// Ends the open calls of functions whose caller has given up, and notifies their callees.
   void end_unneeded();
   /// The call that a reply ends.
   struct Answered {

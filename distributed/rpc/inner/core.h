@@ -90,7 +90,7 @@ struct AgentCore {
   void stamp(Message& message, Envelope envelope) const;
   /// This worker's list of members has this epoch now.
   void set_epoch(uint64_t now);
-  /// A message was sent in this epoch. One beyond all that were heard calls `epoch_callbacks`.
+  /// A message was sent in this epoch. An epoch beyond all known epochs calls `epoch_callbacks`.
   void hear_epoch(uint64_t heard) {
     if (heard > heard_epoch_.load(std::memory_order_relaxed)) hear_later_epoch(heard);
   }
@@ -108,7 +108,7 @@ struct AgentCore {
   Tracer tracer;
   Fence fence;
   Budget budget;
-  Callbacks<> epoch_callbacks;  ///< a message told of an epoch that this worker has not seen
+  Callbacks<> epoch_callbacks;  ///< a message has an epoch that this worker has not seen
 
  private:
   void hear_later_epoch(uint64_t heard);

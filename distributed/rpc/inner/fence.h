@@ -44,8 +44,8 @@ class Fence {
   std::string why_ WEFT_GUARDED_BY(mutex_);
 };
 
-/// Requests that a closed fence refuses with an error. It leaves those of the layers' protocols unheard, so
-/// that their callers send them again when it opens.
+/// Requests that a closed fence refuses with an error. It ignores requests of the layers' protocols, so that
+/// their callers resend them when it opens.
 inline bool is_refused_by_fence(Kind kind) {
   return kind == Kind::kCall || kind == Kind::kRemote || kind == Kind::kFetch || kind == Kind::kMethod ||
          kind >= Kind::kUser;

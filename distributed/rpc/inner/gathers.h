@@ -9,7 +9,7 @@
 //  d. A worker whose leader is lost reports that to the next leader, which fails the round likewise.
 //  e. A worker that joins later takes part from the round on that the others are in.
 // So several threads may be in rounds of the same workers at once. The leader fails a round at the earliest
-// deadline of its workers and names the missing ones. They wait a little longer for that answer.
+// deadline of its workers and names the missing workers. They wait a little longer for that answer.
 #pragma once
 
 #include <map>
@@ -63,7 +63,7 @@ class Gathers {
   };
   struct Failure {
     std::exception_ptr error;
-    std::set<int32_t> late;  ///< workers that have not heard of it
+    std::set<int32_t> late;  ///< workers that were not notified of it
   };
   /// Work to be done without the mutex.
   struct Over {

@@ -9,7 +9,7 @@ namespace weft::rpc {
 
 class Liveness {
  public:
-  /// `on_loss` tells the agent's other parts of a loss, before the layers' callbacks run on the pool.
+  /// `on_loss` reports a loss to the agent's other parts, before the layers' callbacks run on the pool.
   using OnLoss = std::function<void(const LostPeer& peer)>;
   Liveness(AgentCore& core, PeerTable& peers, Caller& caller, Alarm& alarm, OnLoss on_loss)
       : core_(core), peers_(peers), caller_(caller), alarm_(alarm), on_loss_(std::move(on_loss)) {}
@@ -21,9 +21,10 @@ class Liveness {
   void on_fenced(Peer& p, const std::string& header, const Envelope& e);
   /// Tells a lost incarnation that still sends messages that it counts as lost here.
   void fence(Peer& p);
-  /// Marks a peer as lost or, with `left`, as gone; fails its calls and tells the parts and the layers.
+  /// Marks a peer as lost or, with `left`, as gone; fails its calls and reports the loss to the parts and the
+  /// layers.
   void lose(Peer& p, bool left, const std::string& reason);
-  /// The peer that is `told`, which is `p` or its successor; then `p` is lost. `told` 0: any.
+  /// The peer with the incarnation `told`, which is `p` or its successor; then `p` is lost. `told` 0: any.
   Peer& live(Peer& p, Incarnation told);
   void watch(Life life, int delta);
   void process_ended(Life life);

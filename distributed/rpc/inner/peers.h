@@ -113,7 +113,7 @@ struct Peer {
   bool lost WEFT_GUARDED_BY(mutex) = false;
   bool ended WEFT_GUARDED_BY(mutex) = false;  ///< its process has ended; lost once something is held for it
   bool left WEFT_GUARDED_BY(mutex) = false;
-  /// This worker has been told of this life. If not, calls to it wait here, at most for a lease.
+  /// This worker has learned of this life. If not, calls to it wait here, at most for a lease.
   bool told WEFT_GUARDED_BY(mutex) = true;
   TimePoint last_heard WEFT_GUARDED_BY(mutex);  ///< time of its last message; of the loss, if there was none
   std::string why WEFT_GUARDED_BY(mutex);
@@ -147,7 +147,7 @@ struct Peer {
   Duration pause WEFT_GUARDED_BY(mutex){};
 
   Life life() const { return {id, incarnation.load()}; }
-  /// Notes a call that ended before its reply. Without memory its late reply is not told.
+  /// Notes a call that ended before its reply. Without memory its late reply is not reported.
   void note_given_up(uint64_t sequence) noexcept WEFT_REQUIRES(mutex) {
     constexpr size_t kMost = 65536;
     try {
@@ -167,25 +167,25 @@ struct Peer {
   }
 };
 
-/// All peers of an agent, itself included. A worker's current life stands in the table; its past ones are
-/// lost and kept, since calls and requests refer to them. So current lives are found without the lock. A life
-/// that others name before this worker is told of it stands apart until then.
+/// All peers of an agent, itself included. A worker's current life is in the table; its past lives are lost
+/// and kept, since calls and requests refer to them. So current lives are found without the lock. A life that
+/// others name before this worker learns of it is kept apart until then.
 class PeerTable {
  public:
   /// The current life of a worker; created when it is missing. Throws: ValueError for an id out of range.
   Peer& at(WorkerId id);
   Peer* find(WorkerId id);  ///< null when missing
   Peer* find(Life life);    ///< null when missing, or when that is a past life
-  /// The same, with the past lives. A life that this worker has not been told of yet is created: another
+  /// The same, with the past lives. A life of which this worker has not learned yet is created: another
   /// worker knows it already. Throws: ValueError for an id out of range; PeerLost for too many such lives.
   Peer& of(Life life);
-  /// This worker has been told of that life, be it the current one or a past one.
+  /// Whether this worker has learned of that life, be it the current life or a past life.
   bool told(Life life);
-  /// The life with that incarnation, in the place of `before`, unless that has a successor already. One that
-  /// counted as lost since this worker was not told of it lives again: nothing was sent to it.
+  /// The life with that incarnation, in the place of `before`, unless that has a successor already. If it
+  /// counted as lost because this worker had not learned of it, it lives again: nothing was sent to it.
   Peer& succeed(Peer& before, Incarnation next, TimePoint now);
-  /// Nobody has told of that expected life for a lease: it stands with the past ones until a call or the news
-  /// of it comes.
+  /// That expected life was not announced for a lease: it joins the past lives until a call or its
+  /// announcement comes.
   void give_up(Life life);
   bool lost(Life life);           ///< it is known to be lost or to have left
   std::vector<Peer*> all();       ///< the current lives and those expected, by id
@@ -195,7 +195,7 @@ class PeerTable {
   static std::string trouble(Peer& p);
   /// The id of a member. Throws: ValueError "could not find destination".
   WorkerId id_of(const To& who);
-  /// Throws: ValueError for a bad name or id, and for one that two members share.
+  /// Throws: ValueError for a bad name or id, and for a name or id that two members share.
   void check(const std::vector<Member>& members) const;
   /// Adds the name of a member, for id_of.
   void add_name(const std::string& name, WorkerId id);
@@ -203,13 +203,13 @@ class PeerTable {
  private:
   static std::unique_ptr<Peer> make(Life life, const std::string& name, bool told);
   Peer* past(Life life);
-  static bool is_waiting(Peer& p);  ///< calls to it wait until this worker is told of it
+  static bool is_waiting(Peer& p);  ///< calls to it wait until this worker learns of it
   mutable Mutex mutex_;
   inner::TableById<Peer> current_;  ///< of peers_
   std::unordered_map<int32_t, std::unique_ptr<Peer>> peers_ WEFT_GUARDED_BY(mutex_);
   std::unordered_map<Life, std::unique_ptr<Peer>> past_ WEFT_GUARDED_BY(mutex_);
   static constexpr size_t kMostExpected = 4096;
-  std::map<Life, std::unique_ptr<Peer>> expected_ WEFT_GUARDED_BY(mutex_);  // not told of yet
+  std::map<Life, std::unique_ptr<Peer>> expected_ WEFT_GUARDED_BY(mutex_);  // not announced yet
   IdsByName ids_by_name_;
 };
 

@@ -81,8 +81,8 @@ class Rounds {
  public:
   /// `caller` begins the text of a Timeout.
   Rounds(Agent& agent, AgentCore& core, RoundTable& table, TimePoint deadline, std::string caller);
-  /// Blocks until every living member is in this round. Throws: Timeout that names the
-  /// missing ones; ToldToStop.
+  /// Blocks until every living member is in this round. Throws: Timeout that names the missing workers;
+  /// ToldToStop.
   const RoundAnswer& next();
 
  private:

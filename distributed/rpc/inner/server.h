@@ -33,7 +33,8 @@ class Server {
   /// a request that was refused is forgotten, and the result of another one counts as dropped.
   void answer(const std::shared_ptr<Served>& served, Message message, bool error) noexcept;
   void answer(const std::shared_ptr<Served>& served, const std::exception_ptr& error) noexcept;
-  /// Requests that were removed from their caller's table. The first has a place of its own: often it is all.
+  /// Requests that were removed from their caller's table. The first has a separate place, since often there
+  /// is only one.
   struct Dropped {
     std::shared_ptr<Served> first{};
     std::vector<std::shared_ptr<Served>> others{};

@@ -31,8 +31,8 @@ inline void drop_watch(Life peer, std::vector<DeferredItem>& after) {
   after.push_back({DeferredItem::Kind::kUnwatch, peer, {}, {}});
 }
 
-/// The queue of one agent's deferred work. Thread safety: any thread; the mutex must not be held, except
-/// where WEFT_REQUIRES says so.
+/// The queue of one agent's deferred work. Thread safety: any thread; the mutex must not be held, except with
+/// WEFT_REQUIRES.
 class DeferredWork {
  public:
   /// `probe` does kProbe (ShareTable::probe).

@@ -16,7 +16,7 @@
 namespace weft::rpc::detail {
 
 /// The values of one agent with their forks, and the leaks that its shutdown found. Thread safety: any
-/// thread; the mutex must not be held, except where WEFT_REQUIRES says so.
+/// thread; the mutex must not be held, except with WEFT_REQUIRES.
 class OwnerTable {
   /// A value of this worker, possibly used before its CREATE arrived.
   struct Entry {
@@ -98,7 +98,7 @@ class OwnerTable {
   void report_leaks();
 
  private:
-  /// Ends the wait for a CREATE that does not come. Returns the value that nobody makes.
+  /// Ends the wait for a CREATE that does not come. Returns the value that will never be made.
   std::shared_ptr<OwnedState> end_unannounced(RRefId id, std::vector<DeferredItem>& after)
       WEFT_REQUIRES(kTables);
 

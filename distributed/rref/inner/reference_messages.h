@@ -20,7 +20,7 @@ ForkId get_fork(Decoder& in);
 void put_target(Encoder& out, const RRefState& state);
 /// The answer to a probe.
 Message probe_answer(bool there);
-/// Name and id of a worker, be it a member or one that this worker has not been told of yet.
+/// Name and id of a worker, be it a member or a worker of which this worker has not learned yet.
 WorkerInfo info_of(const Agent& agent, WorkerId id);
 
 /// Passes the reply or error of a call to a function, which may ignore it.

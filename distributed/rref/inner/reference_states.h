@@ -1,5 +1,5 @@
 // The shared state of one worker's reference, on the owner and on a user. Internal to rref.h.
-// Their destructors tell the tables of References, and so take the mutex of the tables.
+// Their destructors notify the tables of References, and so take the mutex of the tables.
 #pragma once
 
 #include <atomic>

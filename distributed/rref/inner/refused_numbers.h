@@ -6,7 +6,7 @@
 
 namespace weft::rpc::detail {
 
-/// The refused ones of the numbers that one life draws: all up to a floor, and some above it. A life counts
+/// The refused numbers among those that one life draws: all up to a floor, and some above it. A life counts
 /// its numbers up, so a late message below a raised floor is very old, and may be refused too. Thread safety:
 /// as a plain value.
 class RefusedNumbers {

@@ -11,7 +11,7 @@
 namespace weft::rpc::detail {
 
 /// The children of one agent's references that are under way. Thread safety: any thread; the mutex must not
-/// be held, except where WEFT_REQUIRES says so.
+/// be held, except with WEFT_REQUIRES.
 class ShareTable {
   /// A child under way: its message is not settled.
   struct PendingChild {

@@ -22,7 +22,7 @@ struct Arrival {
 };
 
 /// The references of one agent to values of other workers. Thread safety: any thread; the mutex must not be
-/// held, except where WEFT_REQUIRES says so.
+/// held, except with WEFT_REQUIRES.
 class UserTable {
   /// A reference that the owner has not confirmed.
   struct Pending {

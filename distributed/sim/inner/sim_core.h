@@ -87,7 +87,7 @@ class SimNetwork::Core : public std::enable_shared_from_this<SimNetwork::Core> {
     }
   }
 
-  /// The reason of a failed attempt, which is not told twice.
+  /// The reason of a failed attempt, which is not reported twice.
   void tell_failure(SimNode& node, WorkerId to, const std::string& why) {
     SimPeer& peer = node.peers[to];
     if (std::exchange(peer.failure, why) == why) return;
@@ -187,7 +187,7 @@ class SimNetwork::Core : public std::enable_shared_from_this<SimNetwork::Core> {
     });
   }
 
-  /// False: `one` has been told of another life of that worker.
+  /// False: `one` knows another life of that worker.
   static bool expects(const SimNode& one, const SimNode& caller) {
     const auto found = one.peers.find(caller.id);
     if (found == one.peers.end()) return true;

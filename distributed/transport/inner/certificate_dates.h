@@ -1,5 +1,5 @@
-// The dates of a certificate, so that a refusal can name them. gRPC checks certificates and says no more than
-// that one failed. At the side whose certificate was refused it says nothing at all. This needs no header of
+// The dates of a certificate, so that a refusal can name them. gRPC checks certificates and reports only that
+// a check failed. To the side whose certificate was refused it reports nothing. This needs no header of
 // OpenSSL.
 #pragma once
 

@@ -97,8 +97,8 @@ std::shared_ptr<OutMessage> make_out_message(uint8_t kind, std::string header, s
 
 /// An empty string for the header of a message; with the memory of one that this thread has written, if any.
 std::string spare_header();
-/// Ends a message that was written. If it is a small one without payloads, its memory is that of the next
-/// message of this thread.
+/// Ends a message that was written. If it is small and has no payloads, its memory serves the next message of
+/// this thread.
 void recycle(std::shared_ptr<OutMessage> message) noexcept;
 
 /// Progress of a message through its frames.
@@ -124,7 +124,7 @@ struct Frame {
   void append_own(const void* data, size_t n);
   void append_file(std::string record, std::shared_ptr<const File> file);
   std::string flat() const;  ///< all bytes in one string (the simulated network)
-  /// Empties a frame that was written. Its memory is that of the next frame of this thread.
+  /// Empties a frame that was written. Its memory serves the next frame of this thread.
   void recycle() noexcept;
 };
 
@@ -194,7 +194,7 @@ class Decoder {
     std::string stub;
     size_t index = 0;
     int64_t filled = 0;
-    int64_t arrived = 0, held = 0;  // bytes of payloads, and those that on_part has told
+    int64_t arrived = 0, held = 0;  // bytes of payloads, and the bytes that on_part has reported
     bool has_begin = false, has_table = false;
     std::exception_ptr unread;  // of `allocate` or `on_part`: the payloads are dropped as they come
   };

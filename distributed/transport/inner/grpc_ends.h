@@ -31,7 +31,7 @@ class WEFT_API TlsFiles {
   explicit TlsFiles(TlsOptions options);
   /// The certificates now. Files that cannot be read leave those before.
   std::shared_ptr<const TlsOptions> current();
-  /// Says that this side's certificate or that of the authority is out of date; empty: they are not.
+  /// The text that this side's certificate or the authority's is out of date; empty: both are valid.
   std::string trouble();
 
  private:
@@ -44,8 +44,8 @@ class WEFT_API TlsFiles {
   std::shared_ptr<const TlsOptions> read_ WEFT_GUARDED_BY(mutex_);
 };
 
-/// A channel for one connection; the caller destroys it. `tls`: null for a plain one. `name`: expected in the
-/// certificate in place of the host, if not empty. Throws: RpcError.
+/// A channel for one connection; the caller destroys it. `tls`: null for a plain channel. `name`: expected in
+/// the certificate in place of the host, if not empty. Throws: RpcError.
 grpc_channel* make_channel(const std::string& address, const std::string& name, const TlsOptions* tls,
                            const GrpcOptions& options);
 

@@ -6,7 +6,7 @@
 // `Connection::mutex` guards only its link pointer. Lock order: a peer's mutex, then a connection's;
 // neither is held when mutex_ is taken, and a peer's mutex may be taken under it. The Receiver is called
 // without any of them. The two engines have events at once. So `telling_` is held, before all others, from a
-// change of a peer's state until the Receiver was told: reports keep their order.
+// change of a peer's state until its report to the Receiver. So reports keep their order.
 #pragma once
 
 #include <array>
@@ -73,7 +73,7 @@ struct Connection {
   bool later = false;                     // the refusal may end: the other side may try again
   std::string bye;                        // reason of the other side to end the connection
   PeerProof proof;                        // of the other side
-  std::optional<KnownSegments> segments;  // of the other side, if this one has said that it takes them
+  std::optional<KnownSegments> segments;  // of the other side, if this side has stated that it takes them
 
   Progress progress;
 
@@ -231,11 +231,11 @@ class GrpcTransport final : public Transport, private LinkEvents {
   void open_link(const std::shared_ptr<Peer>& peer) WEFT_REQUIRES(peer->mutex);
   /// Tries again after a pause, which grows.
   void again_soon(const std::shared_ptr<Peer>& peer) WEFT_REQUIRES(peer->mutex);
-  /// Tells the receiver `state`, in a callback of its own.
+  /// Reports `state` to the receiver, in a separate callback.
   void give_up_soon(const std::shared_ptr<Peer>& peer, PeerState state, const std::string& why)
       WEFT_REQUIRES(peer->mutex);
   void give_up(const std::shared_ptr<Peer>& peer, PeerState state, const std::string& why);
-  /// Keeps the reason of a failed attempt, and tells the receiver a new one in a callback of its own.
+  /// Keeps the reason of a failed attempt, and reports a new reason to the receiver in a separate callback.
   void note_failure(const std::shared_ptr<Peer>& peer, Incarnation expected, std::string_view why) noexcept
       WEFT_REQUIRES(peer->mutex);
   void tell_failure(const std::shared_ptr<Peer>& peer, Incarnation expected, const std::string& why);

@@ -4,8 +4,9 @@
 //
 // The stream in each direction is a sequence of frames, each behind its length (u32, little endian). The
 // first frame of the connecting side is its hello. A frame is at most kMaxFrameBytes long, and a hello
-// kMaxHello. The kernel tells the user of the other end (SO_PEERCRED); another user's connection is closed at
-// once. The number and time of connections without a welcomed hello are bounded as those of the TCP port are.
+// kMaxHello. The kernel reports the user of the other end (SO_PEERCRED); another user's connection is closed
+// at once. The number and time of connections without a welcomed hello are bounded as those of the TCP port
+// are.
 //
 // A frame may pass a file, which the kernel delivers with the first byte of its record. Files come one at a
 // time, and records name them in their order. A file that no record names ends the link. A process at its
@@ -80,7 +81,7 @@ class LaneLink final : public Link {
   bool called = false;
 
   // Used by the poll thread only.
-  bool greeted;       // messages may come: an accepted link has said its hello
+  bool greeted;       // messages may come: an accepted link has sent its hello
   std::string hello;  // of an accepted link, as far as it has come
   std::array<char, kLengthBytes> begin{};
   size_t begin_bytes = 0;

@@ -2,7 +2,7 @@
 // for gRPC (grpc_link.h) and may have one for unix sockets of the same host (lane.h). Peers and the meaning
 // of frames belong to grpc_transport.cpp. Internal to the gRPC transport; it needs no gRPC header.
 //
-// Each engine is a Poller of its own. Its events come on the thread that polls it, below called the poll
+// Each engine is a separate Poller. Its events come on the thread that polls it, below called the poll
 // thread. So the events of one link come one at a time, and those of two engines may come at once.
 #pragma once
 
@@ -27,7 +27,7 @@ class LinkEngine;
 /// The reason of the end of a link for whose event there was no memory. So short a text needs none.
 inline constexpr char kNoMemory[] = "out of memory";
 
-/// Without memory for the reason, the text says that.
+/// Without memory for the reason, the text states that.
 inline void set_reason(std::string& text, std::string_view reason) noexcept {
   try {
     text = reason;
@@ -37,7 +37,7 @@ inline void set_reason(std::string& text, std::string_view reason) noexcept {
 }
 
 /// A turn of received frames: then other events have theirs. A member may send frames of thousands of
-/// messages, and must not delay those of others.
+/// messages, and must not delay other members' frames.
 inline constexpr Duration kTurn = std::chrono::microseconds(20);
 /// From this turn on, the thread also lets others run that wait for its processor.
 inline constexpr int kYieldAfter = 10;

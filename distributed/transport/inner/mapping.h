@@ -45,7 +45,7 @@ class File {
 /// The memory of a segment. Thread safety: any thread; the payload belongs to one side at a time.
 class Mapping {
  public:
-  /// Null: there is no memory, and errno says why. `populate`: with all pages.
+  /// Null: there is no memory, and errno has the reason. `populate`: with all pages.
   static std::shared_ptr<Mapping> of(const File& file, size_t bytes, bool populate) {
     const int flags = MAP_SHARED | (populate ? MAP_POPULATE : 0);
     void* const at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, file.get(), 0);

@@ -1,6 +1,6 @@
 // Payloads through shared memory, between processes of one host and user: the sending side, and the steps.
-//  1. Each end of a link of the lane says in its hello that it takes segments (kTakesSegments). To one that
-//     does not, all payloads go through the socket.
+//  1. Each end of a link of the lane states in its hello that it takes segments (kTakesSegments). To an end
+//     that does not, all payloads go through the socket.
 //  2. A send copies each payload of at least kSharedFrom bytes to a segment of the link: a free one, or a new
 //     memfd, sealed against a change of its size. Without room, memory or files the payload stays there.
 //  3. When the message begins to leave on that link, its form by reference goes: the number of the segment in

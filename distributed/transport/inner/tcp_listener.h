@@ -36,7 +36,7 @@ struct ListenerOptions {
   int takes_at_once = 64;  ///< connections that gRPC gets without a pause; at least 1
   Duration take_pause = std::chrono::milliseconds(4);  ///< beyond that, one in this time, if none is proven
   int arrivals_per_take = 2;                           ///< but one of so many that speak, over two seconds
-  bool tls = false;  ///< a client that does not begin with TLS is told so, in plain HTTP, and goes no further
+  bool tls = false;  ///< a client that does not begin with TLS only gets an error in plain HTTP
 };
 
 /// The other end of a TCP connection. An IPv4 address is in its IPv6 form.

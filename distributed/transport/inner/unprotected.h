@@ -23,7 +23,7 @@ class UnprotectedTold {
 };
 
 /// Says which protection is missing, unless certificates of both sides are checked. `who`: the end, such as
-/// "worker 'ps'"; `can`: the acts that are open to anybody who reaches its port.
+/// "worker 'ps'"; `can`: the acts that are open to any client that reaches its port.
 inline void tell_unprotected(const std::string& who, const std::optional<TlsOptions>& tls, bool insecure,
                              const std::string& can) {
   if (!insecure || UnprotectedTold::depth() > 0 || (tls && tls->require_client_certificate)) return;

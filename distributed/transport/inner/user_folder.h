@@ -49,8 +49,8 @@ class WEFT_API SocketFile {
 };
 
 /// The cookie of a TCP listener: a secret in the folder, named by network namespace and port. It is the
-/// target of a symbolic link, which a full disk holds too. In its place a listener of TLS has a mark, which
-/// tells plain clients so. Thread safety: as a plain value.
+/// target of a symbolic link, which a full disk holds too. A TLS listener has a mark in its place, which
+/// informs plain clients. Thread safety: as a plain value.
 class CookieFile {
  public:
   /// Writes the cookie of a port that this process listens on. Throws: RpcError as SocketFile; also when

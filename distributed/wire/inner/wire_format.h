@@ -21,7 +21,7 @@ struct Envelope {
   uint64_t epoch = 0;           ///< of the sender's member list; 0: a static group
   uint32_t tensors = 0;
   uint16_t error = 0;  ///< replies: kThrown or kRefused if the body is an error
-  /// replies and statuses: bytes of requests that the sender has room for, packed; 0: not said
+  /// replies and statuses: bytes of requests that the sender has room for, packed; 0: not stated
   uint16_t window = 0;
   static constexpr uint16_t kThrown = 1;
   static constexpr uint16_t kRefused = 2;  ///< the callee had no room and did not begin to serve

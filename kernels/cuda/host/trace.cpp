@@ -126,7 +126,7 @@ class Trace {
     for (const runtime::Event event : {s.from, s.to})
       if (event) clocks_[s.device].idle.push_back(event);
   }
-  /// Asks for the times of spans, in their order, up to the first one that is not done. `wait`: for all.
+  /// Queries the times of spans, in their order, up to the first span that is not done. `wait`: for all.
   void settle(bool wait) {
     for (; settled_ < spans_.size(); ++settled_) {
       Span& s = spans_[settled_];
