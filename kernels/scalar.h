@@ -12,6 +12,7 @@
 
 namespace weft {
 
+/// A number argument of an operation: a double or an int64.
 struct Scalar {
   double d = 0;          ///< the value; for a large int64 the nearest double
   int64_t i = 0;         ///< the value if integral

@@ -52,12 +52,14 @@ class WEFT_API Module {
   /// The same with dotted names ("rnn.weight_ih_l0"), a tied tensor under each of its names; without
   /// `recurse` only the parameters of this module.
   NamedTensors named_parameters(bool recurse = true) const;
+  /// The same for buffers: tensors of the state that are not trained.
   NamedTensors named_buffers(bool recurse = true) const;
   /// This module ("") and all its descendants, with dotted names.
   std::vector<std::pair<std::string, Module*>> named_modules();
 
   /// Sets training mode, which dropout obeys, for this module and its descendants.
   Module& train(bool on = true);
+  /// As train(false).
   Module& eval() { return train(false); }
   bool is_training() const { return training_; }
   /// Copies the training mode of each module and requires_grad of each parameter from the namesakes in
@@ -82,6 +84,7 @@ class WEFT_API Module {
   void load_state_dict(const StateDict& state, bool strict = true);
   /// state_dict() as a safetensors file. Throws: IoError, and load() as load_state_dict.
   void save(const std::string& path) const;
+  /// Loads a file of save() or another safetensors file, as load_state_dict.
   void load(const std::string& path, bool strict = true);
 
   /// Moves all parameters and buffers in place, so that other handles to them change too, and clears their
@@ -117,12 +120,14 @@ class WEFT_API Module {
     if (parameter.defined() && !parameter.requires_grad()) parameter.requires_grad_();
     add_member(std::move(name), member, std::move(parameter), false);
   }
+  /// Registers a buffer with its member, as add().
   template <class M> void add_buffer(std::string name, Tensor M::*member, Tensor buffer) {
     add_member(std::move(name), member, std::move(buffer), true);
   }
   /// Registers a parameter (requires grad) and returns it. The module keeps listing this tensor, even if a
   /// member that held it is assigned another tensor.
   Tensor add(std::string name, Tensor parameter);
+  /// Registers a buffer and returns it, as add().
   Tensor add_buffer(std::string name, Tensor buffer);
   /// Registers a child; its destructor removes it. Throws: ValueError for a name that is already used.
   void add(std::string name, Module& child);

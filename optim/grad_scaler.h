@@ -37,6 +37,7 @@ class WEFT_API GradScaler {
     int64_t growth_interval = 2000;  ///< >= 1
     bool enabled = true;             ///< off: losses and gradients stay unscaled
   };
+  /// The scale, and the number of good steps since its last change.
   struct State {
     double scale = 0;
     int64_t good_steps = 0;

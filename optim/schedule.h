@@ -170,6 +170,7 @@ struct PlateauOptions {
 /// Cuts the rate when a metric has stopped improving.
 class WEFT_API ReduceOnPlateau {
  public:
+  /// The state between two calls of step().
   struct State {
     double best;
     int64_t bad_epochs, cooldown_left;

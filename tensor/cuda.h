@@ -123,6 +123,7 @@ class WEFT_API Event {
 ///   const cuda::Range range("decoder");
 class WEFT_API Range {
  public:
+  /// Opens the range; its destructor closes it.
   explicit Range(const char* name, Device device = kDefault);
   ~Range();
   Range(const Range&) = delete;
@@ -169,6 +170,7 @@ class WEFT_API Graph {
   /// Until end(), the calling thread's work on the device is recorded instead of run.
   /// Throws: ValueError for a graph that holds a recording, CudaError while another graph is recorded.
   void begin();
+  /// Ends the recording.
   void end();
   /// Runs the recording on the current stream.
   /// Throws: ValueError without a recording, or if a recorded optimizer is destroyed or its state was
@@ -176,6 +178,7 @@ class WEFT_API Graph {
   void replay() const;
   /// Drops the recording and its memory.
   void reset();
+  /// Whether there is a recording.
   bool recorded() const { return graph_ != nullptr; }
 
  private:

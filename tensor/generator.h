@@ -29,6 +29,7 @@ class WEFT_API Generator {
     return *this;
   }
 
+  /// Starts the stream of another seed, from offset 0.
   void manual_seed(uint64_t seed) {
     seed_ = seed;
     offset_ = 0;
@@ -36,6 +37,7 @@ class WEFT_API Generator {
   }
   uint64_t seed() const { return seed_; }
   uint64_t offset() const { return offset_.load(); }
+  /// Continues at another counter.
   void set_offset(uint64_t offset) {
     offset_ = offset;
     epoch_ = next_epoch();

@@ -81,6 +81,7 @@ class WEFT_API DistributedOptimizer {
   /// have the earlier rate. Throws: ValueError for a rate that is negative, not finite, or refused by the
   /// rule; IndexError for an unknown group.
   void set_lr(size_t group, double lr);
+  /// Sets the learning rate of all groups.
   void set_lr(double lr);
   /// Sets the encoded options of a group on its owners; dist_optim::set_options calls it. Throws: as set_lr.
   void set_encoded_options(size_t group, const EncodedGroup& options);

@@ -134,8 +134,10 @@ class WEFT_API OwnerOptimizer {
   void set_lr(int64_t group, double lr);
   /// Throws: ValueError for options that the rule refuses.
   void set_options(int64_t group, std::string options);
+  /// The learning rate of each group.
   std::vector<double> lrs() const;
   optim::StateDict state() const;
+  /// Throws: as Optimizer::load_state_dict.
   void load_state(optim::StateDict state);
 
   /// Writes the shard of a set as the file `name` of a folder. Throws: IoError.

@@ -25,6 +25,7 @@
 
 namespace weft::rpc {
 
+/// A remote T that is made again on a successor of its lost owner.
 template <class T> class RecreatableRRef {
  public:
   using Factory = std::function<RRef<T>()>;

@@ -167,6 +167,7 @@ requires(!takes_future<F, void>) struct ThenResult<F, void> {
 
 }  // namespace detail
 
+/// A value of type T, or an error, that another thread or worker will set.
 template <class T> class Future {
  public:
   using value_type = T;
