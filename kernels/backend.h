@@ -26,7 +26,7 @@ struct Context {
 
 /// The reduction of Backend's reductions.
 enum class Reduce : uint8_t { kSum, kProd, kMax, kMin, kAny, kAll, kSumAbs, kSumSquares, kMaxAbs };
-/// The operation that combines an element of src with the one at its target.
+/// The operation that combines an element of src with the element at its target.
 enum class ScatterRule : uint8_t { kAssign, kAdd, kMul, kMax, kMin };
 /// The kind of a recurrent layer.
 enum class RnnMode : uint8_t { kLstm, kGru, kTanh, kRelu };
@@ -103,8 +103,8 @@ struct RnnGrads {
 };
 
 /// A stack of recurrent layers of one kind, each in one direction or in both. With both, a layer's output has
-/// the H columns of the forward direction, then those of the reverse. Cell l * directions + d is direction d
-/// of layer l.
+/// the H columns of the forward direction, then the columns of the reverse direction. Cell l * directions + d
+/// is direction d of layer l.
 struct RnnStack {
   RnnMode mode = RnnMode::kLstm;
   int64_t layers = 1;

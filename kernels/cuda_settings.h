@@ -20,7 +20,7 @@ WEFT_API bool use_cudnn() noexcept;
 WEFT_API void set_use_cudnn(bool use) noexcept;
 
 /// Whether a recurrent stack with dropout between its layers runs on cuDNN in training too, as it does in
-/// evaluation. The masks then differ from those of other devices. They follow the module's generator, so runs
+/// evaluation. The masks then differ from other devices' masks. They follow the module's generator, so runs
 /// are reproducible. Ignored while a graph is recorded. Off by default.
 WEFT_API bool cudnn_dropout() noexcept;
 /// Sets it for later forward passes.

@@ -39,7 +39,7 @@ struct StepKernel {
   const char* name = "";
   void (*run_f32)(const StepTensor& t, int64_t begin, int64_t end) = nullptr;
   void (*run_f64)(const StepTensor& t, int64_t begin, int64_t end) = nullptr;
-  const void* cuda = nullptr;  ///< its StepCuda; null: the one registered under `name`
+  const void* cuda = nullptr;  ///< its StepCuda; null: the form registered under `name`
   int state_count = 0;
 };
 

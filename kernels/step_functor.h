@@ -19,7 +19,7 @@ template <class F> constexpr const char* step_kernel_name(const char* otherwise 
 }
 
 /// A hyper-parameter of a functor: a double, and that number rounded to float. Both are made on the host,
-/// once per step. In a formula it stands where a double could, and then a device kernel over floats has no
+/// once per step. Used in a formula in place of a double, it spares a device kernel over floats all
 /// arithmetic in double. It has no operators: a functor's constructor computes 1 - beta.
 class Hyper {
  public:

@@ -2,7 +2,7 @@
 // constructor. Parameters, dotted names, train/eval, state, device moves, seeding and printing follow from
 // that. Children are plain members, registered by reference. A moved module takes its registrations along, so
 // a std::vector may hold modules. Modules are not copied; clone() creates another module. forward is not
-// virtual: each layer declares the one it needs.
+// virtual: each layer declares its own.
 //   struct Policy : nn::Module {
 //     nn::Linear affine1{4, 128}, affine2{128, 2};
 //     Policy() { add("affine1", affine1); add("affine2", affine2); }
@@ -40,7 +40,7 @@ class WEFT_API Module {
   /// Takes over the contents of `from`, and its place in the modules that registered it.
   Module(Module&& from) noexcept;
   // The compiler shows these lines, with their comments, for a copy, an assignment and a call. Instead, a
-  // reference or pointer refers to this module, and an optional or unique_ptr can hold a new one.
+  // reference or pointer refers to this module, and an optional or unique_ptr can hold a new module.
   Module(const Module&) = delete;             // not copied: nn::clone creates another one
   Module& operator=(const Module&) = delete;  // not assigned: load_state_dict() copies values
 

@@ -36,7 +36,7 @@ WEFT_API void clip_grad_value(std::span<const Tensor> params, double limit);
 
 /// Throws: ValueError for a negative max_norm or p <= 0.
 WEFT_API void check_clip_norm(double max_norm, double p);
-/// The sum of |g|^p of each gradient, 0 for undefined ones; for p = infinity the maximum of |g|.
+/// The sum of |g|^p of each gradient, 0 for an undefined gradient; for p = infinity the maximum of |g|.
 WEFT_API std::vector<double> grad_powers(std::span<const Tensor> grads, double p = 2);
 /// The norm from the powers of all parameters in list order.
 WEFT_API double total_norm(std::span<const double> powers, double p = 2);

@@ -21,7 +21,7 @@ inline constexpr Device kDefault{DeviceType::kCuda};
 /// The device's name, compute capability, multiprocessors and bytes of memory.
 WEFT_API DeviceProperties device_properties(Device device = kDefault);
 /// Waits for all work issued to the device. While another thread records a graph on the device, it waits for
-/// the work on weft's streams, except those being recorded.
+/// the work on weft's streams, except streams being recorded.
 /// Throws: CudaError if the calling thread records a graph, which continues; IndexError or ValueError that a
 /// kernel has reported since the last wait.
 WEFT_API void synchronize(Device device = kDefault);
@@ -75,7 +75,7 @@ WEFT_API Stream current_stream(Device device = kDefault);
 /// synchronize with CUDA's own default stream.
 WEFT_API Stream default_stream(Device device = kDefault);
 
-/// Makes a stream the calling thread's current one on its device, for the lifetime of the guard.
+/// Makes a stream the calling thread's current stream on its device, for the lifetime of the guard.
 class WEFT_API StreamGuard {
  public:
   explicit StreamGuard(const Stream& stream);

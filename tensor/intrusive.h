@@ -24,7 +24,7 @@ class RefCounted {
     if (refs_.load(std::memory_order_acquire) == 1) return true;
     return (refs_.fetch_sub(1, std::memory_order_acq_rel) & kCount) == 1;
   }
-  /// Called by an owner before it makes the first weak pointer, one that is used with try_retain().
+  /// Called by an owner before it makes the first weak pointer, which is used with try_retain().
   void allow_weak() const { refs_.fetch_or(kWeak, std::memory_order_relaxed); }
   /// Adds a reference unless the count is zero; turns a weak reference into a strong one.
   bool try_retain() const {

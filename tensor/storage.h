@@ -1,7 +1,7 @@
 // Storage: a block of device memory with a version counter. Views of each other share one Storage, so an
-// in-place write through one of them is detected by every graph that saved another. The storage of a
+// in-place write through one of them is detected by every graph that saved another view. The storage of a
 // parameter marked concurrent (share()) points at a block, itself a Storage, which an optimizer step may
-// replace. All handles then use the new block, and a graph that holds the old one keeps it
+// replace. All handles then use the new block, and a graph that holds the old block keeps it
 // (autograd/tape/concurrent_parameter.h).
 #pragma once
 
@@ -117,7 +117,7 @@ class WEFT_API Storage : public RefCounted {
   ParameterLock* lock() const { return lock_.load(std::memory_order_acquire); }
   /// Shared storage, with the lock held: whether anything needs the bytes of the block unchanged.
   bool is_held() const;
-  /// Shared storage, with the lock held: replaces the block by one of the same size.
+  /// Shared storage, with the lock held: replaces the block by a block of the same size.
   void replace_block(Ref<Storage> fresh);
 
   /// Sets the tensor whose recorded history describes these bytes. An in-place write through a tensor that is

@@ -70,7 +70,7 @@ struct WEFT_API TensorBody : RefCounted {
   bool requires_grad = false;  ///< copy of the slot's flag, so that the common check is one load
   /// a view whose history depends on its base's: an in-place write to the base may make it require grad
   bool follows_base = false;
-  /// counted in storage->saves(): a snapshot of a concurrent parameter, or a view of one
+  /// counted in storage->saves(): a snapshot of a concurrent parameter, or a view of a snapshot
   bool holds_save = false;
   /// a RowGrad on its way through the engine (autograd/tape/inner/packed_rows.h); users see none
   bool row_wise = false;
@@ -142,7 +142,7 @@ inline constexpr bool kCheckedAccess = false;
 inline constexpr bool kCheckedAccess = true;
 #endif
 
-/// An n-dimensional array of one dtype on one device; the default-constructed one is undefined. Assigning to
+/// An n-dimensional array of one dtype on one device; a default-constructed Tensor is undefined. Assigning to
 /// a named Tensor makes it refer to another tensor. Assigning to one without a name, such as `x[0] = y`,
 /// writes the values into its memory.
 class WEFT_API Tensor {
@@ -195,8 +195,8 @@ class WEFT_API Tensor {
   /// this tensor. An index out of range is an IndexError in code compiled without NDEBUG, and undefined
   /// behaviour with it. Throws: as data(); ShapeError unless dim() is N.
   template <class T, int N> Accessor<T, N, kCheckedAccess> accessor() const;
-  /// Address of the first element, of any dtype; on a CUDA device one of its memory. Throws: ValueError for a
-  /// frozen tensor.
+  /// Address of the first element, of any dtype; on a CUDA device an address of device memory. Throws:
+  /// ValueError for a frozen tensor.
   void* raw() const { return body().storage->expose(), address(); }
   const void* const_raw() const { return address(); }  ///< the same to read only
   /// The only element, converted to T.

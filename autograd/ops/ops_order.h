@@ -50,8 +50,8 @@ WEFT_API Tensor repeat_interleave(In x, In repeats, std::optional<int64_t> dim =
 
 /// The reduction of scatter_reduce.
 enum class ScatterReduce : uint8_t { kSum, kProd, kMean, kAmax, kAmin };
-/// A copy of x with the elements of src reduced into those at index along dim. Without include_self the
-/// elements of x at index are replaced. Integer means are rounded down. Shape: as scatter.
+/// A copy of x with the elements of src reduced into the elements at index along dim. Without include_self
+/// the elements of x at index are replaced. Integer means are rounded down. Shape: as scatter.
 /// Grad: by the rule of the sum, mean or product; of amax and amin shared evenly by the elements equal to the
 /// result.
 /// Throws: as scatter. IndexError for an index out of range. DTypeError for an index that is not int64 or

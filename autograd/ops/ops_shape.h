@@ -60,7 +60,7 @@ WEFT_API Tensor scatter(In x, Whole dim, In index, Scalar value);
 /// A copy y of x with y[.., index[.., i, ..], ..] += src[.., i, ..] along dim, in order of i.
 /// Shape: as scatter. Grad: dx = g, dsrc = g at index. Throws: as scatter.
 WEFT_API Tensor scatter_add(In x, Whole dim, In index, In src);
-/// A copy of x with the slices of src added to those at `index` along dim, in order.
+/// A copy of x with the slices of src added to the slices at `index` along dim, in order.
 /// Shape: x's sizes; index [n], src x's sizes with n at dim. Grad: dx = g, dsrc = g at index.
 /// Throws: ShapeError for other sizes, DTypeError unless src has x's dtype.
 WEFT_API Tensor index_add(In x, Whole dim, In index, In src);
@@ -152,7 +152,7 @@ WEFT_API Tensor to(Viewed x, DType dtype);
 /// x on another device; x itself if it is there. non_blocking: does not wait for the copy (docs/cuda.md).
 /// Grad: g on x's device. Throws: DeviceError for a device that is not available.
 WEFT_API Tensor to(Viewed x, Device device, bool non_blocking = false);
-/// x in another dtype and on another device; the smaller dtype is the one transferred.
+/// x in another dtype and on another device; the transfer uses the smaller dtype.
 /// Grad: g in x's dtype on x's device. Throws: DeviceError for a device that is not available.
 WEFT_API Tensor to(Viewed x, Device device, DType dtype, bool non_blocking = false);
 /// Tensors concatenated along dim, in their common dtype. Shape: [.., A, ..], [.., B, ..] -> [.., A + B, ..].

@@ -41,8 +41,8 @@ struct DataParallelOptions {
   /// True: a parameter without a gradient here counts as zero if another process has a gradient of it. A
   /// parameter without a gradient in all processes keeps its grad(). False: such a pass throws.
   bool find_unused_parameters = false;
-  /// True: a bucket is sent as soon as it is ready. False: after the pass. A model whose parameters get
-  /// several gradients in a pass, such as those that two checkpoint() calls share, needs false.
+  /// True: a bucket is sent as soon as it is ready. False: after the pass. Needed for a model whose
+  /// parameters get several gradients in a pass, such as parameters that two checkpoint() calls share.
   bool overlap = true;
 };
 

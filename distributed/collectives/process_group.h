@@ -58,8 +58,8 @@ struct ProcessGroupOptions {
 /// A group of processes for collective operations. The destructor ends the connections. It waits for the
 /// collective under way, and fails the queued collectives with an RpcError. In a group with a device it waits
 /// for all collectives. Then it waits for the destructors of the other processes: at most 10 s in all, and
-/// `timeout` per wait. So no process leaves while another one's device still needs it. A process that makes a
-/// call instead gets a PeerLost.
+/// `timeout` per wait. So no process leaves while another process's device still needs it. A process that
+/// makes a call instead gets a PeerLost.
 class WEFT_API ProcessGroup {
  public:
   ~ProcessGroup();
@@ -75,7 +75,7 @@ class WEFT_API ProcessGroup {
   // different calls, DTypeError and ShapeError for tensors that differ. Timeout; PeerLost. At once, in this
   // process: ValueError for an undefined or read-only tensor or a rank out of range. DeviceError for a tensor
   // neither on the CPU nor on the group's device. CudaError for a tensor on the device while the thread
-  // records a graph. CudaError also for a failure of NCCL. Further errors stand at each function.
+  // records a graph. CudaError also for a failure of NCCL. Each function lists its further errors.
 
   /// Replaces the tensor in each process by the sum, average, ... of all. Each process gets the same bits.
   /// Half types are added in their own precision; NaN stays NaN, but NCCL's kMin and kMax may lose it.

@@ -9,7 +9,7 @@
 //   rpc::shutdown();                                                          // leaves; the others go on
 //
 // Each life of a worker holds a lease at the store under its name. A life that cannot renew it in time is
-// fenced: it serves nothing, and its calls fail with Fenced. It goes on when it renews before a successor has
+// fenced: it serves nothing, and its calls fail with Fenced. It continues if it renews before a successor has
 // its name. A successor gets the name once that lease has run out or the old life has left. So no two lives
 // of a name serve at the same time. A lost member leaves the list when its lease has run out. membership.cpp
 // describes the keys of the store.

@@ -34,7 +34,7 @@ class WEFT_API Rendezvous {
   /// the missing ranks.
   virtual std::vector<Member> join(Member self, TimePoint deadline) = 0;
 
-  /// Blocks until every worker of `who` (empty: all) has come to the barrier of this name. All pass
+  /// Blocks until every worker of `who` (empty: all) has called the barrier of this name. All pass
   /// the same list. A name may be used repeatedly. Throws: Timeout that names the missing ranks;
   /// ValueError after abort_rendezvous.
   virtual void barrier(const std::string& name, TimePoint deadline,

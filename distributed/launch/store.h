@@ -34,9 +34,9 @@ class WEFT_API StoreFull : public RpcError {
 
 /// Thread safety: every member may be called from any thread. Members with a deadline block for their answer
 /// and throw Timeout at the deadline. A change may then still happen, unless a later request of this client
-/// has reached the store. They never throw PeerLost. Changes throw StoreFull at the store's limits. A store
-/// that can never be reached, such as one with a certificate of another authority, is an RpcError at once
-/// with the reason. After hold() or set_at_end(), the end of a server without a log is HostEnded. It is
+/// has reached the store. They never throw PeerLost. Changes throw StoreFull at the store's limits. If the
+/// store can never be reached, as with a certificate of another authority, an RpcError with the reason is
+/// thrown at once. After hold() or set_at_end(), the end of a server without a log is HostEnded. It is
 /// noticed if the kernel reports it or another store answers at the address.
 class WEFT_API Store {
  public:

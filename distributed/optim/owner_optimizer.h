@@ -146,7 +146,7 @@ class WEFT_API OwnerOptimizer {
   std::vector<ShardEntry> hold_shard(ShardTerms terms);
   /// Elements [from, from + count) of entry i of the kept shard, as one row. Throws: ValueError outside it.
   Tensor shard_piece(int64_t i, int64_t from, int64_t count) const;
-  /// Makes room for a shard that comes in pieces. This function and read_shard forget the state kept by an
+  /// Makes room for a shard that arrives in pieces. This function and read_shard forget the state kept by an
   /// earlier load. Throws: ValueError for invalid sizes.
   void expect_shard(std::vector<ShardEntry> layout);
   /// Writes a piece of the expected shard. Throws: ValueError outside it, DTypeError.

@@ -299,7 +299,7 @@ class WEFT_API Agent : public Endpoint, public std::enable_shared_from_this<Agen
   /// waits for that shutdown and has the same outcome. Immediate: leaves now. Every open call fails; later
   /// calls throw. Idempotent. A handler or a shutdown step must not call it: it would wait for itself.
   /// Throws, after having left: Timeout that names the awaited workers or calls. PeerLost that names all lost
-  /// members when the last active one was lost, with the same text on every survivor.
+  /// members when the last active member was lost, with the same text on every survivor.
   void shutdown(ShutdownOptions options = {});
   /// Ends the current or next graceful shutdown without waiting for the other workers. Does not block. May be
   /// called from any thread and from handlers.

@@ -84,7 +84,7 @@ WEFT_API void init_rpc(const std::string& name, InitOptions options = {});
 /// Blocks for at most options.timeout; zero: no limit. Afterwards every function throws "RPC has not been
 /// initialized".
 /// Throws, with the agent stopped in any case: Timeout that names the awaited workers or calls. PeerLost that
-/// names all lost members when the last active one was lost, the same on every survivor.
+/// names all lost members when the last active member was lost, the same on every survivor.
 WEFT_API void shutdown(ShutdownOptions options = {});
 
 /// Options of serve_until_done.

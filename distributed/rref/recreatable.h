@@ -55,7 +55,7 @@ template <class T> class RecreatableRRef {
   /// Makes the value again in the place of `lost`, and returns the new reference. Does nothing if another
   /// thread has recreated it, and waits for a recreation under way. While the owner is lost or fenced, the
   /// factory is retried, at most for `timeout`. Throws: Timeout with the last error; other errors of the
-  /// factory. After an error the reference is the old one.
+  /// factory. After an error the old reference stays.
   RRef<T> recreate(const RRef<T>& lost, Duration timeout = kPatience) const {
     Future<RRef<T>> result(current_agent()->runtime());
     bool mine = false;

@@ -155,7 +155,7 @@ class WEFT_API Runtime {
   virtual bool simulated() const = 0;
 
   /// Stops the runtime: queued tasks and timers are dropped, and every wait throws RuntimeStopped from now
-  /// on. Waits at most `limit` for running tasks and returns the number of those still running. Their
+  /// on. Waits at most `limit` for running tasks and returns the number of tasks still running. Their
   /// threads keep the memory they use alive. Idempotent. Do not call it from inside a task.
   virtual int stop(Duration limit = std::chrono::seconds(10)) = 0;
 
@@ -245,7 +245,7 @@ WEFT_API const char* refusal();
 /// Options of the threaded runtime.
 struct ThreadedOptions {
   int threads = 16;        ///< tasks that may compute at once; threads are started when needed
-  int max_threads = 8192;  ///< upper limit of threads, those with blocked tasks included
+  int max_threads = 8192;  ///< upper limit of threads, including threads with blocked tasks
   Duration idle_limit = std::chrono::seconds(5);  ///< an idle thread ends after this time
   /// time that a wait spins before it blocks; negative: chosen from the core count
   Duration spin = std::chrono::microseconds(-1);

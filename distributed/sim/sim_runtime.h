@@ -1,7 +1,7 @@
 // The simulated runtime: one thread, virtual time, a fiber for each task (deterministic simulation). The seed
 // decides which runnable task runs next, and whether a task is preempted between two critical sections. A
-// test sees a different interleaving for each seed, and the same one in every run of a seed. log_hash() shows
-// that two runs were equal.
+// test sees a different interleaving for each seed, and the same interleaving in every run of a seed.
+// log_hash() shows that two runs were equal.
 //
 // How it is used:
 //   SimRuntime rt({.seed = 7});

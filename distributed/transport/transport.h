@@ -135,13 +135,13 @@ class WEFT_API Receiver {
 
   /// Memory of `bytes` for the next payload of a message of `kind` from `from`. `header` is complete.
   /// The total has been checked against max_message_bytes. May throw: a WireError closes the connection.
-  /// After any other error the message's payloads are dropped as they come, and on_unread follows.
+  /// After any other error the message's payloads are dropped as they arrive, and on_unread follows.
   virtual Block allocate(WorkerId from, uint8_t kind, const std::string& header, int64_t bytes,
                          int32_t device) = 0;
 
-  /// The same for a payload that has come whole in memory shared with the sender (GrpcOptions). Returns the
-  /// memory for the message: `lent`, whose `release` gives it back to the sender, or other memory with the
-  /// bytes. The default copies the bytes to memory of `allocate`.
+  /// The same for a payload that has arrived whole in memory shared with the sender (GrpcOptions). Returns
+  /// the memory for the message: `lent`, whose `release` gives it back to the sender, or other memory with
+  /// the bytes. The default copies the bytes to memory of `allocate`.
   virtual Block take(WorkerId from, uint8_t kind, const std::string& header, Block lent, int32_t device);
 
   /// Called before `bytes` more of a message's payloads are stored; `held` bytes of the message were reported

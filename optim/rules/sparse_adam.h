@@ -14,8 +14,8 @@ struct SparseAdamOptions {
 
 /// m = b1 m + (1 - b1) d; v = b2 v + (1 - b2) d^2; p -= rate m / (sqrt(v) + eps), with rate =
 /// lr sqrt(1 - b2^t) / (1 - b1^t), for the rows of the gradient. All other rows keep their averages, which
-/// Adam would shrink and go on using. t counts the steps of the whole table. A dense gradient has all rows.
-/// 28 bytes. Source: Kingma & Ba 2015, section 2, over rows as in PyTorch.
+/// Adam would shrink and continue to apply. t counts the steps of the whole table. A dense gradient has all
+/// rows. 28 bytes. Source: Kingma & Ba 2015, section 2, over rows as in PyTorch.
 struct WEFT_API SparseAdamRule {
   using Options = SparseAdamOptions;
   static constexpr const char* kName = "SparseAdam";

@@ -28,7 +28,7 @@ WEFT_API NamedTensors load_npz(const std::string& path);
 /// Throws: IoError, also for a name that the file lacks.
 WEFT_API NamedTensors load_npz(const std::string& path, const std::vector<std::string>& names);
 /// Replaces the file as write_file does.
-/// Throws: IoError; ValueError for a repeated or empty name, or one that would unpack outside its folder
+/// Throws: IoError; ValueError for a repeated or empty name, or a name that would unpack outside its folder
 /// ("../a", "/a", "c:a").
 WEFT_API void save_npz(const std::string& path, const NamedTensors& tensors);
 
