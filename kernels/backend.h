@@ -1,9 +1,9 @@
 // The interface between tensors and devices: an abstract Backend, with one object per device. An operation
 // takes a Context and Views whose sizes the caller has checked; the caller allocates the outputs. A backend
 // must define all operations without a default: they are pure virtual. Outputs are overwritten unless the
-// comment says "+=". Floating arithmetic runs in the dtype of the output; the half types compute in float.
-// Where the comment says "absent", a View may have null data: an input that is not given, or an output that
-// is not wanted.
+// comment has "+=". Floating arithmetic runs in the dtype of the output; the half types compute in float.
+// Where the comment has "absent", a View may have null data: an input that is not given, or an output that is
+// not wanted.
 #pragma once
 
 #include <cstddef>

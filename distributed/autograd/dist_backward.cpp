@@ -29,9 +29,9 @@
 //      to I and to every worker with which this one exchanged marks or gradients. The error keeps its
 //      type, and its text begins with the worker's name. C remembers an aborted pass, so late messages do
 //      not open it again. [G2: after an error no worker has state of P.]
-//   6. A worker adds the gradients of P to C when its own part is done. They stay apart there until a later
-//      pass of I says that P has ended. I throws an error only when all workers have taken the gradients of
-//      P back (dist_abort.cpp). [G3: a pass adds its gradients on all workers or on none.]
+//   6. A worker adds the gradients of P to C when its own part is done. They stay separate there until a
+//      later pass of I reports that P has ended. I throws an error only when all workers have taken the
+//      gradients of P back (dist_abort.cpp). [G3: a pass adds its gradients on all workers or on none.]
 
 namespace weft::dist_autograd {
 

@@ -15,8 +15,8 @@
 //      message carries {C, the life of its maker, m, whether there is a send node}.
 //   2. B receives the request: it creates C if C is new and has not ended. If A has a send node, the
 //      tensors that require grad become the outputs of a RecvNode (m, A). The function runs inside C.
-//   3. B sends the reply, and 4. A receives it: the same with a message id of B's. The reply also says which
-//      sends of A lead to its tensors, if B knows (dist_reach.h).
+//   3. B sends the reply, and 4. A receives it: the same with a message id of B's. The reply also lists the
+//      sends of A that lead to its tensors, if B knows them (dist_reach.h).
 //   5. A message that will not be decoded removes its SendNode, so that no pass waits for it.
 // A call of a context that has ended is not recorded, nor is a call outside a context. There a tensor with a
 // graph is refused (rpc/outside_context.h), unless the call was made under NoGrad, which the message states.

@@ -19,8 +19,8 @@
 //      gradients exactly once. I asks each engaged worker for its end. A worker answers when its part is
 //      done, and I waits for all. [G2: unmarked sends stay unchanged, for other losses.]
 //   5. An unknown send, a lost worker or another error ends the pass everywhere (dist_backward.cpp, step 5).
-// Replies say which sends of their receiver lead to their tensors (dist_reach.h). Where these answer all of
-// I's marks, I sends no marks. Each of its gradients brings the marks of its receiver. The first one opens
+// Replies list the sends of their receiver that lead to their tensors (dist_reach.h). Where these answer all
+// of I's marks, I sends no marks. Each of its gradients brings the marks of its receiver. The first one opens
 // the pass there, and the part ends as in FAST mode. So a pass between I and workers that called no other
 // worker costs the messages of FAST. [G3: the marks are those of steps 1 to 3, since the graph behind a reply
 // never changes.]

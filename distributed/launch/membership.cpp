@@ -27,7 +27,7 @@
 //     one removes it from the list as soon as its lease at the store has run out. A member that reaches the
 //     store stays, since the trouble may be that of the one that lost it.
 //  5. A life that leaves the list counts as lost, or as gone, on every member.
-//  6. Each message carries its sender's epoch. A member that hears of a later epoch than its own reads the
+//  6. Each message carries its sender's epoch. A member that learns of a later epoch than its own reads the
 //     list at once, and waits no longer for its watch. The epoch does not decide which messages are taken:
 //     each one names the lives of its sender and of its receiver, and a member takes those of current lives
 //     only. So no message of a past life passes, whichever epochs both ends have seen.

@@ -32,8 +32,8 @@
 //     it, and a large argument is sent twice only if it was lost. [G: retried until the deadline]
 //  6. Deadlines. The caller ends the call with Timeout, and the next floor or status reports it as finished.
 //     A later reply goes to the interceptors' discarded() and is dropped. The request carries the remaining
-//     time. A cancelled call ends in the same way, and a status tells the callee at once. The context of the
-//     handler says so there, and its calls without a timeout of their own are cancelled too.
+//     time. A cancelled call ends in the same way, and a status notifies the callee at once. The handler's
+//     context shows that, and its calls that set no timeout are cancelled too.
 //  7. Failure detection by leases. A peer is under lease while calls to it are open, requests of it are not
 //     finished, or a layer watches it. After some silence it is asked as in 5. It is lost after a lease of
 //     silence, by its goodbye, and when another life answers at its address. A lost incarnation stays lost:
@@ -41,9 +41,9 @@
 //     kFenced, and it then counts this worker as lost. A restarted worker is another life, and joins by
 //     add_members.
 //     [G: no call outlives its peer by more than a lease]
-//     Another worker may know a successor before this one is told of it. Calls to that life then wait, and
+//     Another worker may know a successor before this one learns of it. Calls to that life then wait, and
 //     requests that need it count as never received (put_off.h), both at most for a lease. After that it
-//     counts as lost until this worker is told of it.
+//     counts as lost until this worker learns of it.
 //  8. Replies are decoded, and futures completed, on the receiving thread, never on a pool thread. So
 //     handlers that block in nested calls cannot delay a reply; the pool starts other threads in their place.
 //     A message without memory for its tensors fails the call that it belongs to, and no other.

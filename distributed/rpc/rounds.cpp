@@ -14,10 +14,11 @@
 //     are one round ahead. Their requests carry that answer, and the new leader passes it to the rest.
 //     [G: one outcome for all]
 //  c. The answer of the first round is the outcome. It has `failed` set if the last active member was lost:
-//     a lost member was not passive, and was heard of after all living members had become passive. Each
-//     request says how long its worker has been passive. Whenever a worker becomes passive, the leader asks
-//     the active ones for a sign of life. So the uncertainty is at most one message delay. Many active ones
-//     are asked together, once per kAskPause: else the number of questions would be the square of theirs.
+//     a lost member was not passive, and gave signs of life after all living members had become passive. Each
+//     request has the time for which its worker has been passive. Whenever a worker becomes passive, the
+//     leader asks the active workers for a sign of life. So the uncertainty is at most one message delay.
+//     Many active workers are asked together, once per kAskPause: else the number of questions would be the
+//     square of their number.
 //  d. A worker that alone counts the leader as lost may turn to a worker that does not lead. That worker
 //     passes on the answer it gets itself.
 // Shutdown repeats the rounds for termination detection, with sums of calls begun and

@@ -128,7 +128,7 @@ int64_t Server::end(const std::shared_ptr<Served>& served) {
 void Server::give_answer(const std::shared_ptr<Served>& served, Message& message, bool error) {
   const int64_t window = end(served);
   const auto agent = std::static_pointer_cast<Agent>(std::exchange(served->context.endpoint, nullptr));
-  // A function that the end of this agent cuts off fails by that. The goodbye tells the caller the reason.
+  // A function that the end of this agent cuts off fails by that. The goodbye gives the caller the reason.
   if (error && !core_.running) return;
   Peer& p = *served->peer;
   if (core_.tracer.on())

@@ -14,7 +14,7 @@
 //     stream. So the listener reads nothing from a stream before it has welcomed it.
 //  2. The listener checks wire version, target, cookie, certificate name, key and life. It answers welcome,
 //     or reject with a reason, or bye with a reason. After a bye the connecting side tries again, since a
-//     member may be added late. It tells its receiver the reason of each failed attempt at once.
+//     member may be added late. It reports the reason of each failed attempt to its receiver at once.
 //  3. Each side reports kUp when its first connection to the other is made. Messages flow both ways on it.
 //     Two workers that connect at once get two connections; each sends on its first one and both read from
 //     both.

@@ -86,7 +86,8 @@ struct GrpcOptions {
   std::optional<std::string> first_frame{};  ///< sent in place of the hello (tests)
 };
 
-/// Makes a transport, listens as the options say, and starts its poller. `receiver` must outlive close().
+/// Makes a transport, listens according to the options, and starts its poller. `receiver` must outlive
+/// close().
 /// Throws: ValueError for an address that cannot be parsed, and for options out of range. RpcError for an
 /// address in use (with host and port), and for an address that needs credentials. RpcError for a folder of
 /// sockets that others can open, and for certificates out of date. IoError for an unreadable certificate

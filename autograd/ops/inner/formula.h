@@ -66,7 +66,7 @@ inline Tensor as_line(const Tensor& x) { return x.dim() == 0 ? reshape(x, {1}) :
 /// op(x) computed in float32 for x of a half dtype, whose range may hold the result but not intermediate
 /// values.
 template <class F> Tensor in_float(const Tensor& x, F&& op) { return to(op(to(x, kFloat32)), x.dtype()); }
-/// The loss reduced as `reduction` says.
+/// The loss reduced by `reduction`.
 Tensor reduce_loss(const Tensor& loss, Reduction reduction);
 /// `value` as a tensor [] of x's dtype and device.
 Tensor number_like(const Tensor& x, Scalar value);

@@ -2,7 +2,7 @@
 //   file    "weftlog1" | identity of the store u64 | checksum u32 | records
 //   record  length u32 | checksum of the length u32 | checksum of the entries u32 | entries
 // A record is on the disk when append() returns. A crash can tear the last record only. Such a record is cut
-// off: nobody had an answer that depends on it. Damage before the last record is refused. A log that has
+// off: no client had an answer that depends on it. Damage before the last record is refused. A log that has
 // grown is replaced by a shorter one, by rename. The file `<log>.lock` keeps a second process out.
 #pragma once
 

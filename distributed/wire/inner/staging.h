@@ -6,7 +6,7 @@
 //   writes to others.
 //   Arriving: a block comes from the allocator of the side stream. The function of a request starts, and
 //   the future of a reply completes, when the copies are done. So every use of the tensor comes after
-//   them, on any stream. The allocator is told of the stream of the decoding thread.
+//   them, on any stream. The allocator gets the stream of the decoding thread.
 // Internal to the agent.
 #pragma once
 

@@ -1,6 +1,6 @@
 // The calls of the CUDA runtime that the backend needs, as plain functions. toolkit/runtime.cpp implements
 // them with the CUDA runtime. For emulated kernels, tests/support/simt implements them on the host, with
-// guard zones around each block. Unless a comment says otherwise, all throw CudaError with the name of the
+// guard zones around each block. Unless a comment states otherwise, all throw CudaError with the name of the
 // call and the driver's text.
 #pragma once
 
