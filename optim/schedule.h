@@ -155,7 +155,7 @@ class WEFT_API WarmupLR : public FactorSchedule {
   WarmupLR(Rates rates, const WarmupLROptions& options);
 };
 
-/// Options of ReduceOnPlateau; cooldown: epochs after a cut in which none is counted; min_lr: lower bound.
+/// Options of ReduceOnPlateau; cooldown: epochs after a cut that never count as bad; min_lr: lower bound.
 struct PlateauOptions {
   bool maximize = false;  ///< a larger metric is better
   double factor = 0.1;    ///< rate *= factor after `patience` epochs without improvement
