@@ -10,7 +10,7 @@ op must have a row in the op table, and be a method of Tensor or stand in FUNCTI
 schedule or module must be compared with PyTorch. A test that docs/conformance*.md name must exist, and each
 row of docs/conformance_rows.md must have a test or a reason. README.md and docs/examples.md must list each
 program of examples/. A library source must have a head comment of 2 to 8 lines. The recorder of compile()
-must override each method that the CPU's backend overrides.
+must override each method that the CPU's backend overrides. A sentence of a comment or page must be short.
 With --ninja-log FILE it reports instead which translation units took long to compile.
 
 The scanning is by line and pattern, not by a compiler: a forbidden header reached through two macros would
@@ -25,6 +25,7 @@ import subprocess
 import sys
 
 sys.dont_write_bytecode = True
+from check_words import check_words
 from compare.covered import IN_PLACE, PUBLIC_OP, check_compared
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -467,6 +468,7 @@ def main():
         check_text(name, lines, out)
         check_device_bits(name, lines, out)
         check_head(name, lines, out)
+        check_words(name, lines, out)
     if len(grpc_files) > MAX_GRPC_FILES:
         out.append(f"gRPC and protobuf headers are in {len(grpc_files)} files, the limit is "
                    f"{MAX_GRPC_FILES}: {', '.join(sorted(grpc_files))}")

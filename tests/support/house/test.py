@@ -39,7 +39,13 @@ GOOD = {
                                 "| `test_pickle` | None. There are no pickles. |\n"
                                 "| *a killed process* | `Call.ends_at_its_deadline` |\n",
     "tests/conformance/call_test.cpp": "// test_call, and test_pickle in part\n",
+    "kernels/words.h": f"// {'word ' * 15}\n// {'word ' * 15}.\n// y = {'x + ' * 20}\n// {'+ x ' * 20}.\n"
+                       f"//   call({'x, ' * 20}\n//        {'y, ' * 20});\n"
+                       f"const char* kText = \"// {'a ' * 20}\";  // {'a ' * 12}\n// {'a ' * 20}\n",
+    "docs/words.md": f"What is a word?\n{'a ' * 18}\n- {'a ' * 18}\n| {'a ' * 20}| {'a ' * 20}|\n"
+                     f"```sh\n{'a ' * 20}\n{'a ' * 20}\n```\n[a]({'b%20' * 20}) {'a ' * 5}\n",
 }
+LONG = f"{'word ' * 16}\n{'word ' * 15}.\n"  # a sentence of 31 words
 FAULTS = [
     ("distributed/runtime/clock.cpp", HEAD + "#include <weft/distributed/rpc/rpc.h>\n",
      "clock.cpp:3: distributed/runtime includes distributed/rpc/rpc.h, which stands above it"),
@@ -116,6 +122,19 @@ FAULTS = [
      "nn/odd.h: nn.Odd has no row in tests/support/compare/"),
     ("scripts/compare/rules.py", 'SENTENCES = {"odd": "`odd` is"\n         " not even."}\n',
      "docs/ops.md: does not say: `odd` is not even."),
+    ("kernels/long.h", f"#pragma once\n/// Short.\n/// {LONG}".replace("\nword", "\n/// word"),
+     "kernels/long.h:3: a sentence of 31 words, the limit is 30: word word"),
+    ("kernels/long.cpp", f"{HEAD}// - {LONG}".replace("\nword", "\n//   word"),
+     "kernels/long.cpp:3: a sentence of 31 words, the limit is 30: word word"),
+    ("tests/rpc/long.cpp", f"int x = 1;  ///< {LONG}".replace("\nword", "\n            ///< word"),
+     "tests/rpc/long.cpp:1: a sentence of 31 words, the limit is 30: word word"),
+    ("docs/long.md", f"# Words\n\n1. Short. {LONG}", "docs/long.md:3: a sentence of 31 words"),
+    ("bench/NOTES.md", f"| 1 | {LONG.replace(chr(10), ' ')[:-1]}|\n",
+     "bench/NOTES.md:1: a sentence of 31 words"),
+    ("kernels/noun.h", "// Short. What comes\n// late is lost.\n",
+     "kernels/noun.h:1: begins with a noun clause: What comes late is lost."),
+    ("docs/noun.md", "- **Whoever** waits is told.\n",
+     "docs/noun.md:1: begins with a noun clause: **Whoever** waits is told."),
 ]
 MORE = {"kernels/shape.h": "#include <weft/kernels/view.h>\n"}
 
