@@ -1,5 +1,5 @@
-// An owner that loads a shard takes all of it or nothing: without memory at any moment, with modules of other
-// types, shapes and streams, and after an earlier load whose end was not heard.
+// An owner that loads a shard takes all of it or nothing. That holds without memory at any moment, and with
+// modules of other types, shapes and streams. It holds after an earlier load whose end the owner missed.
 #include <gtest/gtest.h>
 
 #include <unistd.h>

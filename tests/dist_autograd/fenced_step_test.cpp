@@ -1,5 +1,5 @@
 // Steps of an optimizer and the fence of an elastic group, in simulation. A life that has not renewed its
-// lease in time steps nothing: not the owners by its own call, not its own parameters for a caller, and no
+// lease in time steps nothing. Its own call steps no owner, and no caller steps its parameters. It takes no
 // step that it has prepared. Once it has renewed the lease, each step is taken once.
 #include <gtest/gtest.h>
 

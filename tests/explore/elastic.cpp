@@ -1,5 +1,5 @@
-// One schedule in an elastic group: a program runs while workers are cut off from the store or from others,
-// die, and are succeeded, and the store dies and comes back. Every life calls every name all the time. No two
+// One schedule in an elastic group. A program runs while workers are cut off from the store or from others,
+// die, and are succeeded. The store dies and comes back. Every life calls every name all the time. No two
 // lives of a name may serve at one time (lives.h). Then each name gets a life that works, and a last program
 // must be right. At the end the living hold nothing.
 #include <unistd.h>

@@ -1,5 +1,5 @@
-// The planted faults of guarantees about lives: a worker that takes the things of one life for those of
-// another one, and a life that does not hear of its own loss.
+// The planted faults of guarantees about lives. A worker takes the things of one life for those of another
+// life, or a life misses its own loss.
 #include <weft/distributed/launch/inner/group_keys.h>
 #include <weft/distributed/launch/inner/member_list.h>
 

@@ -1,5 +1,5 @@
-// Attention kernels of the CUDA backend against those of the CPU: the kept numbers, results in memory off the
-// borders of packs, and half types on a device without tensor cores for them.
+// Attention kernels of the CUDA backend against those of the CPU. The tests cover the kept numbers and
+// results in memory off the borders of packs. They cover half types on a device without tensor cores too.
 #include <gtest/gtest.h>
 
 #include "simt/compare.h"

@@ -1,5 +1,5 @@
-// The memory transactions of the hot kernels: device memory is read and written once, in whole sectors and
-// wide accesses, and shared memory without bank conflicts, or with no more than the known ones. A planted
+// The memory transactions of the hot kernels. Device memory is read and written once, in whole sectors and
+// wide accesses. Shared memory has no bank conflicts, or no more than the known ones. A planted
 // kernel breaks each of these rules.
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// Kernels over tensors of more than 2^31 and 2^32 elements: of each launch the first and the last blocks run,
-// and the first and last results are compared with the CPU's for the same elements. No other page may be
+// Kernels over tensors of more than 2^31 and 2^32 elements. Of each launch the first and the last blocks run.
+// The first and last results are compared with the CPU's for the same elements. No other page may be
 // touched. A planted kernel that counts in 32 bits is found.
 #include <gtest/gtest.h>
 

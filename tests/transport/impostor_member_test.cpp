@@ -1,5 +1,6 @@
-// Impostors that are more than a stranger, against a group of real processes: a member that has proved its
-// own name and speaks for another one, and processes of another user at unix sockets. The group goes on.
+// Impostors that are more than a stranger, against a group of real processes. One is a member that has proved
+// its own name and speaks for another member. Others are processes of another user at unix sockets. The group
+// goes on.
 #include <gtest/gtest.h>
 
 #include <sys/stat.h>

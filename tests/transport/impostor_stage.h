@@ -1,5 +1,5 @@
-// The parts of the tests with impostors among real processes: the files by which the processes tell each
-// other ports and lives, a transport that speaks as a member, and the start of the processes.
+// The parts of the tests with impostors among real processes. Files carry ports and lives between the
+// processes. A transport speaks as a member, and a function starts the processes.
 #pragma once
 
 #include <unistd.h>

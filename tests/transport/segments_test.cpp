@@ -72,7 +72,7 @@ struct Forger {
     EXPECT_TRUE(raw.write_with_files(lane_frame(segment(7) + message_in(7, 1000)), {file.get()}));
     EXPECT_TRUE(p.b.box.wait_for(2));
   }
-  /// What is written ends the member's connection for that reason, and nothing else.
+  /// The written bytes end the member's connection for that reason, and nothing else.
   void expect_end(RawLane& raw, const std::string& words) {
     EXPECT_TRUE(raw.read_to_end()) << words;
     states += (states.empty() ? "" : " ") + std::string("up broken");

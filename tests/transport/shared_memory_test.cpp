@@ -1,6 +1,5 @@
-// Payloads through shared memory between two workers: which ones go through it, whose values they are, the
-// limit of bytes, ends without it, and the files and mappings that are left. segments_test.cpp has malformed
-// ones.
+// Payloads through shared memory between two workers: their sizes, their values and the limit of bytes. An
+// end without shared memory, and the files and mappings that remain. segments_test.cpp has malformed payloads.
 #include <gtest/gtest.h>
 
 #include <linux/capability.h>

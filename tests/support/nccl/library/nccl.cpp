@@ -1,8 +1,8 @@
 // NCCL on the emulated device, between processes of one machine. This file is a shared library, opened like
 // NCCL. A communicator is a file without a name, which each process maps. Each rank has a slot there. A
 // collective goes chunk by chunk: a rank fills its slot, waits for the slots of the others, and takes the
-// result from them. Where the documentation leaves freedom, this library uses it: each chunk is summed from
-// another rank on, calls stay in progress while they wait, and calls that differ wait for ever. The root of a
+// result from them. Where the documentation leaves freedom, this library uses it. Each chunk is summed from
+// another rank on. Calls stay in progress while they wait, and calls that differ wait for ever. The root of a
 // broadcast is done with a chunk before the others have come to it.
 #include <fcntl.h>
 #include <sys/mman.h>
