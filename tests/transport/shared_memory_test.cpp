@@ -1,5 +1,6 @@
-// Payloads through shared memory between two workers: their sizes, their values and the limit of bytes. An
-// end without shared memory, and the files and mappings that remain. segments_test.cpp has malformed payloads.
+// Payloads through shared memory between two workers: their sizes, their values and the limit of bytes.
+// They may lack shared memory at one end, and no file or mapping may remain. segments_test.cpp has malformed
+// payloads.
 #include <gtest/gtest.h>
 
 #include <linux/capability.h>

@@ -1,5 +1,5 @@
 // Races between the threads of a block. The shadow of a memory has for each word its last accesses, with
-// their threads and times. A time is the number of the block's barriers and that of the warp's operations. All
+// their threads and times. A time counts the block's barriers and the warp's operations so far. All
 // synchronisation of simt.h is by whole blocks or whole warps, so these numbers tell all that vector clocks
 // would. Two accesses of a block with no barrier between are in order only if one warp makes both, with an
 // operation between.
