@@ -13,8 +13,7 @@
 namespace weft {
 
 // ---- matrix products (matmul.cpp, einsum.cpp). Integers are multiplied exactly in their own dtype.
-// Throws: ShapeError for tensors of other ranks than "Shape:" states or with different inner sizes (K),
-// DTypeError for bool.
+// Throws: ShapeError for tensors of other ranks or sizes than "Shape:" states, DTypeError for bool.
 
 /// Matrix product.
 /// Shape: [.., M, K] x [.., K, N] -> [.., M, N], leading dims broadcast. A 1-D a counts as a row and a 1-D b

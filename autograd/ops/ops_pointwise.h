@@ -50,6 +50,7 @@ WEFT_API Tensor where(In cond, In a, Scalar b);
 /// The same, with the number where cond is true.
 WEFT_API Tensor where(In cond, Scalar a, In b);
 /// Of two numbers: int64 if both are of integer types, else float32; bool of two bool.
+/// Throws: DTypeError unless cond is bool.
 WEFT_API Tensor where(In cond, Scalar a, Scalar b);
 template <std::same_as<bool> T> Tensor where(const Tensor& cond, T a, T b) {
   return where(cond, Scalar(a), Scalar(b)).to(kBool);
