@@ -287,12 +287,55 @@ TEST(Gemm, a_dot_product_has_the_same_bits_beside_any_others) {
   });
 }
 
+template <class T> void check_rows_of_any_place(bool transposed_a, double alpha, double beta, bool biased) {
+  struct Sizes {
+    int64_t m, n, k;
+  };
+  for (const auto& [m, n, k] : {Sizes{2, 1, 3},
+                                {5, 7, 4},
+                                {3, 17, 255},
+                                {12, 33, 256},
+                                {13, 64, 385},
+                                {25, 1027, 515},
+                                {48, 40, 9},
+                                {49, 2050, 6},
+                                {97, 64, 64}}) {
+    Array<T> a({m, k}, strides_of(m, k, transposed_a, 1)), b({k, n}), c({m, n}), bias({n}), alone({1, n});
+    a.random(1), b.random(2), bias.random(4), c.random(3);
+    const std::vector<T> before(c.data(), c.data() + m * n);
+    Context context;
+    cpu().matmul(context, alpha, a.view(), b.view(), beta, biased ? bias.view() : View{}, c.view());
+    for (int64_t i = 0; i < m; ++i) {
+      View row = a.view();
+      row.data = a.data() + i * (transposed_a ? 1 : k), row.sizes = {1, k};
+      std::copy_n(before.data() + i * n, n, alone.data());
+      cpu().matmul(context, alpha, row, b.view(), beta, biased ? bias.view() : View{}, alone.view());
+      for (int64_t j = 0; j < n; ++j)
+        ASSERT_EQ(alone.at(j), c.at(i * n + j)) << m << " x " << n << " x " << k << " at " << i << ", " << j;
+    }
+  }
+}
+
+TEST(Gemm, a_row_by_a_row_major_matrix_has_the_same_bits_beside_any_others) {
+  kernels::set_gemm_engine(GemmEngine::kTile);
+  each_isa([] {
+    for (const bool transposed : {false, true})
+      for (const bool biased : {false, true})
+        for (const auto& [alpha, beta] : {std::pair(1., 0.), {0.3, 0.7}}) {
+          SCOPED_TRACE(str("transposed ", transposed, ", alpha ", alpha, ", beta ", beta, ", bias ", biased));
+          check_rows_of_any_place<float>(transposed, alpha, beta, biased);
+          check_rows_of_any_place<double>(transposed, alpha, beta, biased);
+        }
+  });
+  kernels::set_gemm_engine(GemmEngine::kAuto);
+}
+
 TEST(Gemm, has_the_same_bits_for_any_thread_count) {
   each_isa([] {
     each_engine([] {
       expect_same_bits_for_any_thread_count([] {
         Array<float> a({509, 131}), b({131, 911}), bt({911, 131}), c({509, 911}), d({509, 911}), e({19, 911}),
-            wide({3001, 131}), f({11, 3001});
+            wide({3001, 131}), f({11, 3001}), g({3001, 64});
         a.random(1), b.random(2), bt.random(3), wide.random(4);
         View transposed = bt.view(), few = a.view();
         transposed.sizes = {131, 911}, transposed.strides = {1, 131};
@@ -303,7 +346,10 @@ TEST(Gemm, has_the_same_bits_for_any_thread_count) {
         cpu().matmul(context, 1, few, transposed, 0, {}, e.view());
         few.sizes = {11, 131}, transposed.sizes = {131, 3001}, transposed.data = wide.data();
         cpu().matmul(context, 1, few, transposed, 0, {}, f.view());  // dot products, in several tasks
-        return join({c.bytes(), d.bytes(), e.bytes(), f.bytes()});
+        View tall = wide.view(), small = b.view();
+        tall.sizes = {3001, 64}, tall.strides = {1, 3001}, small.sizes = {64, 64}, small.strides = {64, 1};
+        cpu().matmul(context, 1, tall, small, 0, {}, g.view());  // in place, in several tasks
+        return join({c.bytes(), d.bytes(), e.bytes(), f.bytes(), g.bytes()});
       });
     });
   });

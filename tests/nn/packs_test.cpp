@@ -254,6 +254,8 @@ TEST_F(Packs, the_bits_are_the_same_with_and_without_packs) {
         for (const nn::Module* m : std::initializer_list<const nn::Module*>{&layer, &lstm, &gru})
           for (const Tensor& p : m->parameters()) out.push_back(p.grad());
       }
+    const Tensor weight = randn({600, 700}).requires_grad_(), few = randn({40, 600});
+    for (int i = 0; i < 3; ++i) out.push_back(matmul(few, weight).detach());
     return out;
   };
   const PackStats before = pack_stats();

@@ -24,10 +24,11 @@ inline constexpr int64_t kTasksWanted = 32;  // enough to keep many threads busy
 // a library packs b anew in every task: with many columns, cut those instead
 inline constexpr int64_t kLibraryRows = 1024;
 // Rows of a up to which packing costs more than it saves.
-inline constexpr int64_t kDirectRows = 24;         // b row-major
-inline constexpr int64_t kDirectRowsInCache = 48;  // the same, b of at most kCachedBytes
-inline constexpr int64_t kCachedBytes = 1 << 20;   // half a second-level cache
-inline constexpr int64_t kDotRows = 12;            // b transposed
+inline constexpr int64_t kDirectRows = 48;        // b row-major
+inline constexpr int64_t kDirectRowsOfPack = 24;  // the same where a pack may be kept
+inline constexpr int64_t kCachedBytes = 1 << 20;  // of a b of which none is kept: half a second-level cache
+inline constexpr int64_t kDotRows = 12;           // b transposed
+inline constexpr int64_t kDirectBytes = 1 << 15;  // of b, for any rows of a transposed a: in the first level
 
 /// The partition of c: parts of rows, and parts of columns in whole panels.
 struct Partition {
@@ -106,19 +107,6 @@ void library_gemm(GemmEngine engine, int64_t m, int64_t n, int64_t k, Operand<fl
   });
 }
 
-template <class T>
-void direct_gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int64_t c_row,
-                 Finish<T> finish, bool relu) {
-  const Partition partition(m, n, k, kPanel<T>);
-  each_task(partition.panels.count, [&](int64_t task) {
-    const int64_t j = partition.first(task), columns = partition.last(task) - j;
-    Finish<T> f = finish;
-    if (f.bias) f.bias += j;
-    multiply_direct(m, columns, k, a, b.from(0, j), c + j, c_row, f);
-    if (relu) positive_part(m, columns, c + j, c_row);
-  });
-}
-
 /// A task with few columns would pack its rows of a for too little work, so it has all columns then. One
 /// thread takes one task. The bits do not depend on the partition.
 template <class T> Partition packed_partition(int64_t m, int64_t n, int64_t k) {
@@ -126,6 +114,22 @@ template <class T> Partition packed_partition(int64_t m, int64_t n, int64_t k) {
   if (n > kBlockColumns<T> || threads == 1) return Partition(m, n, k, kPanel<T>, kTaskRows, tasks);
   const int64_t rows = (m + threads - 1) / threads;
   return Partition(m, n, k, kPanel<T>, std::clamp(rows, kLeastRows, kTaskRows), 1);
+}
+
+template <class T>
+void direct_gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int64_t c_row,
+                 Finish<T> finish, bool relu) {
+  const Partition partition = m <= kDirectRows ? Partition(m, n, k, kPanel<T>) : packed_partition<T>(m, n, k);
+  each_task(partition.rows.count * partition.panels.count, [&](int64_t task) {
+    const int64_t part = task / partition.panels.count, i = partition.rows.begin(part);
+    const int64_t j = partition.first(task % partition.panels.count), rows = partition.rows.size(part),
+                  columns = partition.last(task % partition.panels.count) - j;
+    Finish<T> f = finish;
+    if (f.bias) f.bias += j;
+    T* const to = c + i * c_row + j;
+    multiply_direct(rows, columns, k, a.from(i, 0), b.from(0, j), to, c_row, f);
+    if (relu) positive_part(rows, columns, to, c_row);
+  });
 }
 
 template <class T>
@@ -160,8 +164,10 @@ void tile_gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c
   if (n == 1 && m > 1 && c_row == 1 && !finish.bias && a.col == 1 && b.row == 1)
     return direct_gemm<T>(1, m, k, b.transposed(), a.transposed(), c, m, finish, relu);
   const bool row_major = b.col == 1, dots = b.row == 1 && a.col == 1;
-  const int64_t few = n * k * int64_t{sizeof(T)} <= kCachedBytes ? kDirectRowsInCache : kDirectRows;
-  if ((row_major && m <= few) || (dots && (m <= kDotRows || m * n * k <= 4096)))
+  const int64_t bytes = n * k * int64_t{sizeof(T)};
+  const bool may_be_kept = bytes > kCachedBytes && packs::may_be_watched(b.data);
+  if ((row_major && m <= (may_be_kept ? kDirectRowsOfPack : kDirectRows)) ||
+      (row_major && a.row == 1 && bytes <= kDirectBytes) || (dots && (m <= kDotRows || m * n * k <= 4096)))
     return direct_gemm(m, n, k, a, b, c, c_row, finish, relu);
   packed_gemm(m, n, k, a, b, c, c_row, finish, relu);
 }

@@ -138,6 +138,17 @@ template <class T> void pack_panels(T* dst, Operand<T> b, int64_t kc, int64_t n)
   }
 }
 
+/// Copies numbers that lie side by side. Masked stores take longer than whole ones of which two overlap.
+template <class T> WEFT_INLINE void copy_few(T* to, const T* from, int64_t count) {
+  constexpr int64_t kQuad = 16 / int64_t{sizeof(T)};
+  if (count < kQuad) {
+    for (int64_t i = 0; i < count; ++i) to[i] = from[i];
+    return;
+  }
+  for (int64_t i = 0; i + kQuad <= count; i += kQuad) __builtin_memcpy(to + i, from + i, 16);
+  __builtin_memcpy(to + count - kQuad, from + count - kQuad, 16);
+}
+
 /// Packs kc columns of a by strips. Where columns are contiguous, several strips read each column in turn. So
 /// a page is used for the rows of more than one strip.
 template <class T> void pack_strips(T* dst, Operand<T> a, const Parts& strips, int64_t kc) {
@@ -154,11 +165,7 @@ template <class T> void pack_strips(T* dst, Operand<T> a, const Parts& strips, i
       int64_t i = strips.begin(first);
       for (int64_t s = first; s < last; ++s) {
         const int64_t rows = strips.size(s);
-        const T* from = a.at(i, p);
-        T* to = dst + i * kc + p * rows;
-        int64_t r = 0;
-        for (; r + kLanes<T> <= rows; r += kLanes<T>) store(to + r, load(from + r));
-        if (r < rows) store_part(to + r, rows - r, load_part(from + r, rows - r));
+        copy_few(dst + i * kc + p * rows, a.at(i, p), rows);
         i += rows;
       }
     }

@@ -236,6 +236,40 @@ void multiply_block(const Parts& strips, int64_t n, int64_t kc, const T* a, cons
   }
 }
 
+/// One row of c by a row-major b, in place: four rows of b at once, each from one end to the other, as the
+/// processor fetches them best. Each sum is that of a tile.
+template <class T>
+void multiply_row(int64_t n, int64_t kc, const T* a, int64_t a_k, const T* b, int64_t ldb, T* c,
+                  Finish<T> f) {
+  constexpr int64_t kColumns = 4096 / int64_t{sizeof(T)};  // their sums stay in the first-level cache
+  alignas(kVecBytes) T sums[kColumns];
+  for (int64_t j0 = 0; j0 < n; j0 += kColumns) {
+    const int64_t columns = n - j0 < kColumns ? n - j0 : kColumns, whole = columns / kLanes<T> * kLanes<T>;
+    const auto add = [&](int64_t p, auto count) __attribute__((always_inline)) {
+      const T* const from = b + p * ldb + j0;
+      Vec<T> x[count];
+      for (int q = 0; q < count; ++q) x[q] = splat(a[(p + q) * a_k]);
+      const auto at = [&](int64_t j, auto get) __attribute__((always_inline)) {
+        Vec<T> sum = p == 0 ? Vec<T>{} : load(sums + j);
+        for (int q = 0; q < count; ++q) sum += x[q] * get(from + q * ldb + j);
+        store(sums + j, sum);
+      };
+      const auto all = [](const T* y) __attribute__((always_inline)) { return load(y); };
+      const auto part = [&](const T* y) __attribute__((always_inline)) {
+        return load_part(y, columns - whole);
+      };
+      for (int64_t j = 0; j < whole; j += kLanes<T>) at(j, all);
+      if (whole < columns) at(whole, part);
+    };
+    int64_t p = 0;
+    for (; p + 4 <= kc; p += 4) add(p, std::integral_constant<int, 4>());
+    for (; p < kc; ++p) add(p, std::integral_constant<int, 1>());
+    const Finish<T> last = at_column(f, j0);
+    for (int64_t j = 0; j < columns; j += kLanes<T>)
+      finish_vector(c + j0 + j, load(sums + j), columns - j, last, last.bias ? last.bias + j : nullptr);
+  }
+}
+
 }  // namespace
 
 template <class T>
@@ -276,6 +310,10 @@ void multiply_direct(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b
   const Scratch<T> strips_here(packed ? m * blocks.size(0) : 0);
   for (int64_t kb = 0; kb < blocks.count; ++kb) {
     const int64_t k0 = blocks.begin(kb), kc = blocks.size(kb);
+    if (m == 1) {
+      multiply_row(n, kc, a.at(0, k0), a.col, b.at(k0, 0), b.row, c, of_block(finish, kb));
+      continue;
+    }
     if (packed) pack_a(strips_here.get(), a.from(0, k0), m, kc);
     for (int64_t j = 0; j < n; j += kPanel<T>) {
       const int64_t columns = n - j < kPanel<T> ? n - j : kPanel<T>, width = packed_columns<T>(columns);

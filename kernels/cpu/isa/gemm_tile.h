@@ -13,19 +13,18 @@
 namespace weft::kernels::WEFT_ISA_NS {
 
 #if defined(__AVX512F__)
-inline constexpr int kStripRows = 12;         // 24 of 32 registers hold the tile
-inline constexpr int kDotsRows = 4;           // 16 of 32 registers hold sums
-inline constexpr int64_t kBlockBytes = 2048;  // of a row of b: with kBlockK rows, half a second-level cache
+inline constexpr int kStripRows = 12;  // 24 of 32 registers hold the tile
+inline constexpr int kDotsRows = 4;    // 16 of 32 registers hold sums
 #elif defined(__AVX2__)
 inline constexpr int kStripRows = 6;  // 12 of 16
 inline constexpr int kDotsRows = 2;   // 8 of 16
-inline constexpr int64_t kBlockBytes = 1024;
 #else
 inline constexpr int kStripRows = 5;  // 10 of 16; without FMA a product needs an additional register
 inline constexpr int kDotsRows = 2;
-inline constexpr int64_t kBlockBytes = 1024;
 #endif
-inline constexpr int64_t kBlockK = 256;
+// A block of b takes 384 KB of the second-level cache, a strip of a and a panel of b most of the first level.
+inline constexpr int64_t kBlockK = 384;
+inline constexpr int64_t kBlockBytes = 1024;  // of a row of b
 template <class T> inline constexpr int kPanel = 2 * kLanes<T>;
 template <class T> inline constexpr int64_t kBlockColumns = kBlockBytes / int64_t{sizeof(T)};
 
