@@ -436,6 +436,15 @@ std::map<std::string, Message> Agent::gather(Message mine, std::vector<std::stri
   return impl_->gathers.gather(*this, std::move(mine), names, timeout);
 }
 
+// ---- debug information
+
+std::map<std::string, int64_t> Agent::debug_info() const { return counters_of(*impl_); }
+std::vector<CallRecord> Agent::calls() const { return open_calls(*impl_); }
+std::string Agent::dump() const { return text_of(calls(), self().name); }
+void Agent::add_debug_info(std::function<void(std::map<std::string, int64_t>&)> f) {
+  impl_->debug_callbacks.add(std::move(f));
+}
+
 // ---- layers
 
 void* Agent::slot(std::type_index type, std::shared_ptr<void> (*make)(Agent&)) {

@@ -21,8 +21,7 @@
 
 namespace weft::rpc {
 
-std::map<std::string, int64_t> Agent::debug_info() const {
-  Impl& s = *impl_;
+std::map<std::string, int64_t> counters_of(Agent::Impl& s) {
   const PoolStats pool = s.core.runtime->pool_stats();
   std::map<std::string, int64_t> info;
   info["agent.thread_pool_size"] = pool.size;
@@ -73,12 +72,7 @@ std::map<std::string, int64_t> Agent::debug_info() const {
   return info;
 }
 
-void Agent::add_debug_info(std::function<void(std::map<std::string, int64_t>&)> f) {
-  impl_->debug_callbacks.add(std::move(f));
-}
-
-std::vector<CallRecord> Agent::calls() const {
-  Impl& s = *impl_;
+std::vector<CallRecord> open_calls(Agent::Impl& s) {
   const TimePoint now = s.core.runtime->now();
   std::vector<CallRecord> out;
   for (Peer* p : s.peers.all()) {
@@ -106,18 +100,16 @@ std::vector<CallRecord> Agent::calls() const {
   return out;
 }
 
-std::string Agent::dump() const {
-  const std::vector<CallRecord> all = calls();
+std::string text_of(const std::vector<CallRecord>& all, const std::string& name) {
   std::string out;
   for (const CallRecord& c : all) {
     const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(c.age).count();
     if (!c.outgoing) {
-      out += str("worker '", self().name, "' serves '", c.what, "' for worker '", c.peer.name, "' since ", ms,
-                 " ms\n");
+      out +=
+          str("worker '", name, "' serves '", c.what, "' for worker '", c.peer.name, "' since ", ms, " ms\n");
       continue;
     }
-    out +=
-        str("worker '", self().name, "' waits ", ms, " ms for '", c.what, "' on worker '", c.peer.name, "'");
+    out += str("worker '", name, "' waits ", ms, " ms for '", c.what, "' on worker '", c.peer.name, "'");
     for (const CallRecord& around : all)
       if (c.within != 0 && around.number == c.within)
         out += str(" (inside '", around.what, "' called by worker '", around.peer.name, "')");

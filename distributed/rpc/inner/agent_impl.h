@@ -60,6 +60,16 @@ struct Agent::Impl final : Receiver {
   Slots slots;
 };
 
+// ---- agent_debug.cpp
+
+/// All counters, those of add_debug_info() among them.
+std::map<std::string, int64_t> counters_of(Agent::Impl& agent);
+std::vector<CallRecord> open_calls(Agent::Impl& agent);
+/// The open calls of the worker `name`, a line each.
+std::string text_of(const std::vector<CallRecord>& all, const std::string& name);
+
+// ---- agent_shutdown.cpp
+
 /// Waits, at most until then, until the callers have the answers to all requests now being served. The call
 /// that asked this worker to stop is one of them.
 void answer_the_last(Agent& agent, TimePoint until);
