@@ -13,8 +13,8 @@ ITEM = re.compile(r"(?:[-*]|\d+\.) +")
 STRING = re.compile(r'"(?:\\.|[^"\\])*"')
 COMMENT = re.compile(r"//+[<!]?(?!/)")
 END = re.compile(r"(?<!\.)[.!?][\"')`*\]]*$")
-NO_END = re.compile(r"\W*(e\.g|i\.e|etc|vs|cf)\.$")
-NOUN = re.compile(r"\W*(What|Whoever)\b.*(?<!\?)$")
+NO_END = re.compile(r"\W*(e\.g|i\.e|vs|cf)\.$")
+NOUN = re.compile(r"\W*(What|Whoever)[*`]* (?!.*\?[\"')`*\]]*$)")
 LINK = re.compile(r"\]\([^)]*\)")
 
 
@@ -49,7 +49,7 @@ def paragraphs(lines):
         words = line.strip().lstrip("> ")
         if not fence and (hidden or words.startswith("<!--")):
             hidden, begins = "-->" not in words, True
-        elif words.startswith("```"):
+        elif words.startswith(("```", "~~~")):
             fence, begins = not fence, True
         elif fence or not words or words.startswith("#"):
             begins = True

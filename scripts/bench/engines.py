@@ -13,6 +13,7 @@ import json
 import math
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -24,6 +25,7 @@ SETS = {"avx512": ("__AVX512F__", "AVX512_CORE"), "avx2": ("__AVX2__", "AVX2")}
 ROWS = [(1, 1), (2, 8), (9, 16), (17, 32), (33, 96), (97, 512), (513, None)]
 SIZES = [(1, 2**14), (2**14 + 1, 2**18), (2**18 + 1, None)]
 ENGINES, ROUNDS = ["tile", "eigen", "onednn"], 3
+WORK = 1 << 17  # multiply-adds
 ENOUGH = {False: 0.92, True: 0.8}  # of the best speed, which the tiles need; by b transposed
 
 HEAD = '''// The engine of a product in float32 by its shape, made by scripts/bench/engines.py.
@@ -36,7 +38,7 @@ HEAD = '''// The engine of a product in float32 by its shape, made by scripts/be
 namespace weft::kernels::WEFT_ISA_NS {{
 
 // Below them a call of a library costs more than it saves.
-inline constexpr int64_t kEngineSide = 32, kEngineWork = 1 << 17;
+inline constexpr int64_t kEngineSide = 32, kEngineWork = {work};
 
 struct EngineRow {{
   GemmEngine engine;
@@ -73,6 +75,8 @@ def classes(least):
     found = collections.defaultdict(list)
     for name, by_engine in least.items():
         _, layout, m, n, k = name.split("/")
+        if int(m) * int(n) * int(k) < WORK:  # the tiles take it in any case
+            continue
         found[layout[1] == "T", band(ROWS, int(m)), band(SIZES, int(n) * int(k))].append(by_engine)
     return found
 
@@ -123,7 +127,7 @@ def main():
     parser.add_argument("--measured", default="", help="a sentence on machine and oneDNN, for the head")
     args = parser.parse_args()
     measured = "\n// ".join([""] + textwrap.wrap(args.measured, 105))
-    text = HEAD.format(measured=measured)
+    text = HEAD.format(measured=measured, work=WORK)
     for number, isa in enumerate(SETS):
         least = measure(args.program, isa)
         if least is None:
@@ -134,6 +138,8 @@ def main():
     text += ("#else\ninline constexpr EngineRow kEngineRows[] = {kNoEngine};\n#endif\n\n"
              "}  // namespace weft::kernels::WEFT_ISA_NS\n")
     TABLE.write_text(text)
+    if shutil.which("clang-format-14"):
+        subprocess.run(["clang-format-14", "-i", str(TABLE)], check=True)
     print(f"engines: wrote {TABLE}")
 
 

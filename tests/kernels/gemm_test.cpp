@@ -121,9 +121,10 @@ TEST(Gemm, matches_a_double_loop_over_several_blocks_and_tasks) {
   each_isa([] {
     each_engine([] {
       for (int t = 0; t < 4; ++t) {
-        check<float>({251, 83, 283, (t & 1) != 0, (t & 2) != 0});
+        check<float>({251, 83, 451, (t & 1) != 0, (t & 2) != 0});
+        check<float>({67, 83, 451, (t & 1) != 0, (t & 2) != 0, 0.5, 2, true});
         check<float>({17, 1031, 67, (t & 1) != 0, (t & 2) != 0, 0.5, 2, true});
-        check<double>({241, 47, 263, (t & 1) != 0, (t & 2) != 0, -1, 1, true});
+        check<double>({241, 47, 407, (t & 1) != 0, (t & 2) != 0, -1, 1, true});
       }
     });
   });
@@ -321,7 +322,7 @@ TEST(Gemm, a_row_by_a_row_major_matrix_has_the_same_bits_beside_any_others) {
   each_isa([] {
     for (const bool transposed : {false, true})
       for (const bool biased : {false, true})
-        for (const auto& [alpha, beta] : {std::pair(1., 0.), {0.3, 0.7}}) {
+        for (const auto& [alpha, beta] : {std::pair(1., 0.), {0.3, 0.}, {0.3, 0.7}}) {
           SCOPED_TRACE(str("transposed ", transposed, ", alpha ", alpha, ", beta ", beta, ", bias ", biased));
           check_rows_of_any_place<float>(transposed, alpha, beta, biased);
           check_rows_of_any_place<double>(transposed, alpha, beta, biased);
@@ -348,7 +349,7 @@ TEST(Gemm, has_the_same_bits_for_any_thread_count) {
         cpu().matmul(context, 1, few, transposed, 0, {}, f.view());  // dot products, in several tasks
         View tall = wide.view(), small = b.view();
         tall.sizes = {3001, 64}, tall.strides = {1, 3001}, small.sizes = {64, 64}, small.strides = {64, 1};
-        cpu().matmul(context, 1, tall, small, 0, {}, g.view());  // in place, in several tasks
+        cpu().matmul(context, 1, tall, small, 0, {}, g.view(), true);  // in place, in several tasks
         return join({c.bytes(), d.bytes(), e.bytes(), f.bytes(), g.bytes()});
       });
     });

@@ -9,7 +9,7 @@
 namespace weft::kernels::WEFT_ISA_NS {
 
 // Below them a call of a library costs more than it saves.
-inline constexpr int64_t kEngineSide = 32, kEngineWork = 1 << 17;
+inline constexpr int64_t kEngineSide = 32, kEngineWork = 131072;
 
 struct EngineRow {
   GemmEngine engine;
@@ -22,16 +22,13 @@ inline constexpr EngineRow kNoEngine{GemmEngine::kTile, false, 1, 0, 1, 0};
 #if defined(__AVX512F__)
 inline constexpr EngineRow kEngineRows[] = {
     kNoEngine,
-    {GemmEngine::kEigen, false, 1, 1, 1, 16384},          // 1.11 times as fast as the tiles
     {GemmEngine::kOnednn, false, 1, 1, 16385, 262144},    // 1.37 times as fast as the tiles
     {GemmEngine::kOnednn, false, 2, 8, 262145, kAny},     // 1.09 times as fast as the tiles
     {GemmEngine::kOnednn, false, 33, 512, 262145, kAny},  // 1.09 to 1.10 times as fast as the tiles
 };
 #elif defined(__AVX2__)
 inline constexpr EngineRow kEngineRows[] = {
-    kNoEngine,
-    {GemmEngine::kEigen, false, 1, 1, 1, 16384},         // 1.10 times as fast as the tiles
-    {GemmEngine::kOnednn, false, 17, 96, 262145, kAny},  // 1.09 to 1.12 times as fast as the tiles
+    kNoEngine, {GemmEngine::kOnednn, false, 17, 96, 262145, kAny},  // 1.09 to 1.12 times as fast as the tiles
 };
 #else
 inline constexpr EngineRow kEngineRows[] = {kNoEngine};

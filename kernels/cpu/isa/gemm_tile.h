@@ -22,7 +22,7 @@ inline constexpr int kDotsRows = 2;   // 8 of 16
 inline constexpr int kStripRows = 5;  // 10 of 16; without FMA a product needs an additional register
 inline constexpr int kDotsRows = 2;
 #endif
-// A block of b takes 384 KB of the second-level cache, a strip of a and a panel of b most of the first level.
+// A block of b takes 384 KB of the second-level cache, and a strip of a at most 18 KB of the first level.
 inline constexpr int64_t kBlockK = 384;
 inline constexpr int64_t kBlockBytes = 1024;  // of a row of b
 template <class T> inline constexpr int kPanel = 2 * kLanes<T>;
