@@ -138,6 +138,7 @@ class Admission {
 
   /// Before the peer is looked up.
   void check_hello(Connection& c, RecordType type, const Hello& hello) const;
+  /// Before the connection joins the peer's list.
   void check_peer(Connection& c, const Peer& peer, const Hello& hello) const WEFT_REQUIRES(peer.mutex);
 
   /// Adds to the reason of a failed attempt. True: trying again cannot help.

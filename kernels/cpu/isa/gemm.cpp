@@ -26,7 +26,7 @@ inline constexpr int64_t kLibraryRows = 1024;
 // Rows of a up to which packing costs more than it saves.
 inline constexpr int64_t kDirectRows = 48;        // b row-major
 inline constexpr int64_t kDirectRowsOfPack = 24;  // the same where a pack may be kept
-inline constexpr int64_t kCachedBytes = 1 << 20;  // of a b of which none is kept: half a second-level cache
+inline constexpr int64_t kCachedBytes = 1 << 20;  // up to here b counts as one without a pack
 inline constexpr int64_t kDotRows = 12;           // b transposed
 inline constexpr int64_t kDirectBytes = 1 << 15;  // of b, for any rows of a transposed a: in the first level
 

@@ -42,7 +42,8 @@ GOOD = {
     "kernels/words.h": f"// {'word ' * 15}\n// {'word ' * 15}.\n// y = {'x + ' * 20}\n// {'+ x ' * 20}.\n"
                        f"//   call({'x, ' * 20}\n//        {'y, ' * 20});\n"
                        f"const char* kText = \"// {'a ' * 20}\";  // {'a ' * 12}\n// {'a ' * 20}\n",
-    "docs/words.md": f"What is a word?\n{'a ' * 18}\n- {'a ' * 18}\n| {'a ' * 20}| {'a ' * 20}|\n"
+    "docs/words.md": "What is a word?\n**What is it?** Short.\n| What | Where |\n"
+                     f"{'a ' * 18}\n- {'a ' * 18}\n| {'a ' * 20}| {'a ' * 20}|\n"
                      f"```sh\n{'a ' * 20}\n{'a ' * 20}\n```\n[a]({'b%20' * 20}) {'a ' * 5}\n",
 }
 LONG = f"{'word ' * 16}\n{'word ' * 15}.\n"  # a sentence of 31 words
