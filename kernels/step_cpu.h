@@ -153,9 +153,18 @@ WEFT_STEP_VECTOR(double, kAvx512, 64, WEFT_STEP_AVX512)
 #endif
 #undef WEFT_STEP_VECTOR
 
-/// The least length, in elements, of a quarter of a range whose quarters are stepped side by side. A core
-/// fetches from several places of memory at once faster than from one.
+/// The least length, in elements, of a quarter of a range whose quarters are stepped side by side.
 inline constexpr int64_t kLeastPlace = 1024;
+
+/// Whether quarters are stepped side by side. Intel's cores fetch from several places of memory at once faster
+/// than from one, AMD's slower. The bits of the result do not depend on it.
+inline bool side_by_side() {
+#if defined(__x86_64__)
+  return __builtin_cpu_is("intel");
+#else
+  return false;
+#endif
+}
 
 /// The functor over elements [begin, end): whole registers, then the rest. The rest is the end of a whole
 /// register that is read before the loop writes a part of it. Both writes give that part the same bits. Fewer
@@ -189,7 +198,8 @@ inline constexpr int64_t kLeastPlace = 1024;
       for (int k = 0; k < F::kState; ++k) s[k].store(state[k] + at);                                    \
     };                                                                                                  \
     int64_t i = begin;                                                                                  \
-    if (const int64_t place = (end - begin) / (4 * Vec::kCount) * Vec::kCount; place >= kLeastPlace) {  \
+    const int64_t place = (end - begin) / (4 * Vec::kCount) * Vec::kCount;                              \
+    if (place >= kLeastPlace && side_by_side()) {                                                       \
       for (; i < begin + place; i += Vec::kCount)                                                       \
         step(i), step(i + place), step(i + 2 * place), step(i + 3 * place);                             \
       i += 3 * place;                                                                                   \
