@@ -138,7 +138,7 @@ struct GrpcEngine::Grpc {
 
 GrpcEngine::GrpcEngine(Runtime& runtime, const GrpcOptions& options, LinkEvents& events)
     : runtime_(runtime), events_(events), grpc_(new Grpc) {
-  [[maybe_unused]] static const bool once = (grpc_init(), true);
+  [[maybe_unused]] static const bool once = (grpc_init(), keep_freed_blocks(), true);
   auto& g = *grpc_;
   grpc_call_details_init(&g.new_details);
   grpc_metadata_array_init(&g.new_metadata);

@@ -29,6 +29,11 @@ void drop_string(void* p) { delete static_cast<std::string*>(p); }
 
 }  // namespace
 
+void keep_freed_blocks() {
+  constexpr size_t kLargest = 16 << 20;
+  gpr_free(gpr_malloc(kLargest));
+}
+
 grpc_byte_buffer* to_buffer(Frame frame) {
   struct Slices : std::vector<grpc_slice> {
     ~Slices() {

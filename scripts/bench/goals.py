@@ -230,9 +230,9 @@ GOALS = [
          why="two copies into warm memory alone take a quarter of PyTorch's time or more; tried: payloads "
              "read into the memory of the tensor (109 to 41 ms), memory files in place of the socket"),
     *(Goal(f"echo of {mib} MiB, TCP", echo(mib, True), row(f"floor/grpc/tcp/{mib << 20}/real_time"), near(1),
-           why="payloads are copied once more, from gRPC's slices into one block; tried: frames given to "
-               "gRPC before the one ahead was written, spins, frames of 2 and 4 MiB (16 MiB: medians of "
-               "eight runs 12.7 ms with 1 MiB, 15.2 and 14.6, all of them from 8 to 17)")
+           why="payloads are copied once more, from gRPC's slices into one block; tried: frames of 2 and 4 "
+               "MiB (16 MiB: 15.2 and 14.6 ms, 12.7 with 1 MiB), freed blocks that stay in the process "
+               "(11.8, 21.3, 15.2 to 7.7, 8.8, 7.9)")
       for mib in (1, 16, 64)),
     Goal("64 futures outstanding, same host", remote("outstanding_64"), None, per_second(120_000, "calls"),
          why="runs of one program took 7.0 to 8.6 us, and the goal is 8.3; tried: waits that keep the "

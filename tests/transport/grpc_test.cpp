@@ -2,6 +2,9 @@
 // security.
 #include <gtest/gtest.h>
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <cstring>
 
@@ -133,6 +136,46 @@ TEST_P(GrpcSockets, payload_memory_is_released_once_after_it_was_sent) {
   ASSERT_TRUE(p.b.box.wait_for(7));
   p.a.t->close();
   EXPECT_EQ(released, 7);
+}
+
+/// Gives all payloads one place.
+class OnePlace : public Mailbox {
+ public:
+  OnePlace(Runtime& runtime, size_t bytes) : Mailbox(runtime), place_(bytes) {}
+  Block allocate(WorkerId, uint8_t, const std::string&, int64_t bytes, int32_t) override {
+    return {place_.data(), bytes, kHostDevice, Release()};
+  }
+
+ private:
+  std::vector<char> place_;
+};
+
+TEST(Grpc, received_frames_use_pages_again) {
+#if !defined(__GLIBC__) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "another allocator than glibc's";
+#endif
+  const std::vector<char> large(8 << 20, 'x');
+  const auto rt = make_threaded_runtime();
+  End a(rt, on(kTcp, {.id = WorkerId{0}}));
+  OnePlace box(*rt, large.size());
+  const auto b = make_grpc_transport(rt, on(kTcp, {.id = WorkerId{1}}), box);
+  a.t->add_peer(WorkerId{1}, b->addresses());
+  b->add_peer(WorkerId{0}, a.t->addresses());
+  const auto faults = [] {
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    return usage.ru_minflt;
+  };
+  constexpr int kWarm = 8, kMessages = 24;
+  long before = 0;
+  for (int i = 0; i < kMessages; ++i) {
+    if (i == kWarm) before = faults();
+    a.t->send(WorkerId{1}, 1, "", payloads_of(large));
+    ASSERT_TRUE(box.wait_for(static_cast<size_t>(i) + 1));
+  }
+  const auto pages = static_cast<long>(large.size()) / sysconf(_SC_PAGESIZE) * (kMessages - kWarm);
+  EXPECT_LT(faults() - before, pages / 4);
+  b->close();
 }
 
 TEST(Grpc, a_message_to_oneself_is_copied_and_delivered) {

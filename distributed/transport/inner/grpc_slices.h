@@ -1,5 +1,5 @@
-// Conversion of a frame to gRPC's byte buffer, and of received buffers and slices to bytes and text. Internal
-// to the gRPC transport.
+// Conversion of a frame to gRPC's byte buffer, and of received buffers and slices to bytes and text. The memory
+// of received buffers. Internal to the gRPC transport.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,11 @@ struct grpc_byte_buffer;
 struct grpc_slice;
 
 namespace weft::rpc::inner {
+
+/// gRPC reads frames into blocks of its own, which glibc would give back to the system after each: every frame
+/// then pays for new pages. Where a mapped block of some size is freed, glibc keeps freed blocks up to that
+/// size from then on, and up to twice as many bytes per arena. Limits that the user has set stay.
+void keep_freed_blocks();
 
 /// Copies small pieces, moves the frame's own large ones, and refers to payload memory. gRPC drops each slice
 /// once the socket has it. The last drop of a message releases its payloads, on any thread.
