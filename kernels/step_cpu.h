@@ -156,8 +156,8 @@ WEFT_STEP_VECTOR(double, kAvx512, 64, WEFT_STEP_AVX512)
 /// The least length, in elements, of a quarter of a range whose quarters are stepped side by side.
 inline constexpr int64_t kLeastPlace = 1024;
 
-/// Whether quarters are stepped side by side. Intel's cores fetch from several places of memory at once faster
-/// than from one, AMD's slower. The bits of the result do not depend on it.
+/// Whether quarters are stepped side by side. Intel's cores fetch from several places of memory at once
+/// faster than from one, AMD's slower. The bits of the result do not depend on it.
 inline bool side_by_side() {
 #if defined(__x86_64__)
   return __builtin_cpu_is("intel");

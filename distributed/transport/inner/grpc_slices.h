@@ -1,4 +1,4 @@
-// Conversion of a frame to gRPC's byte buffer, and of received buffers and slices to bytes and text. The memory
+// Conversion of a frame to gRPC's byte buffer, and of received buffers and slices to bytes and text. Memory
 // of received buffers. Internal to the gRPC transport.
 #pragma once
 
@@ -14,8 +14,8 @@ struct grpc_slice;
 
 namespace weft::rpc::inner {
 
-/// gRPC reads frames into blocks of its own, which glibc would give back to the system after each: every frame
-/// then pays for new pages. Where a mapped block of some size is freed, glibc keeps freed blocks up to that
+/// gRPC reads frames into blocks of its own, which glibc would give back to the system after each. Each frame
+/// would pay for new pages. Where a mapped block of some size is freed, glibc keeps freed blocks up to that
 /// size from then on, and up to twice as many bytes per arena. Limits that the user has set stay.
 void keep_freed_blocks();
 
