@@ -27,7 +27,8 @@ inline constexpr int64_t kLibraryRows = 1024;
 inline constexpr int64_t kDirectRows = 48;        // b row-major
 inline constexpr int64_t kDirectRowsOfPack = 24;  // the same where a pack may be kept
 inline constexpr int64_t kCachedBytes = 1 << 20;  // up to here b counts as one without a pack
-inline constexpr int64_t kDotRows = 12;           // b transposed
+inline constexpr int64_t kDotRows =
+    kVecBytes == 64 ? 12 : 24;                    // b transposed; twice as many where it is cached
 inline constexpr int64_t kDirectBytes = 1 << 15;  // of b, for any rows of a transposed a: in the first level
 
 /// The partition of c: parts of rows, and parts of columns in whole panels.
@@ -167,7 +168,8 @@ void tile_gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c
   const int64_t bytes = n * k * int64_t{sizeof(T)};
   const bool may_be_kept = bytes > kCachedBytes && packs::may_be_watched(b.data);
   if ((row_major && m <= (may_be_kept ? kDirectRowsOfPack : kDirectRows)) ||
-      (row_major && a.row == 1 && bytes <= kDirectBytes) || (dots && (m <= kDotRows || m * n * k <= 4096)))
+      (row_major && a.row == 1 && bytes <= kDirectBytes) ||
+      (dots && (m <= (bytes > kCachedBytes ? kDotRows : 2 * kDotRows) || m * n * k <= 4096)))
     return direct_gemm(m, n, k, a, b, c, c_row, finish, relu);
   packed_gemm(m, n, k, a, b, c, c_row, finish, relu);
 }

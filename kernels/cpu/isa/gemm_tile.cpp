@@ -6,6 +6,7 @@
 #include <weft/kernels/cpu/isa/quads.h>
 #include <weft/kernels/cpu/isa/rows.h>
 
+#include <iterator>
 #include <type_traits>
 #include <utility>
 
@@ -25,6 +26,12 @@ namespace {
 /// beyond the second-level cache. Many: b comes from there, and drives the strip out of the first level.
 inline constexpr int64_t kFetchAhead = 32, kFetchBytes = 384;
 inline constexpr bool kFetchStrips = kVecBytes == 64;  // else loads bound it
+
+/// Few rows by wide panels: whether the set has registers for them, vectors of sums, rows at most, rows of b
+/// that are fetched before their use. Beyond these bytes of b one row takes them too.
+inline constexpr bool kHasWide = kVecBytes == 64;
+inline constexpr int kWideSums = 24, kWideRows = 6;
+inline constexpr int64_t kWideBytes = 1 << 20, kFetchWide = 4;
 
 /// acc = a strip (rows) times b panel (vectors), over k; a is [k][a_k] with rows a_i apart, b is [k][ldb].
 /// The lines of c, which the caller writes next, are fetched one row after the other. So they do not delay
@@ -62,10 +69,25 @@ WEFT_INLINE void accumulate(Vec<T> (&acc)[kRows][kVecs], int64_t k, const T* a, 
   }
 }
 
+/// Rounds a product here. A sum that takes it in its own instruction has other bits, and the compiler would
+/// choose differently from place to place.
+template <class V> WEFT_INLINE void round_here(V& v) {
+#if defined(__AVX512F__)
+  asm("" : "+v"(v));
+#elif defined(__FMA__)
+  asm("" : "+x"(v));
+#elif defined(__aarch64__)
+  if constexpr (sizeof v <= kVecBytes) asm("" : "+w"(v));
+#else
+  static_cast<void>(v);  // there is no such instruction
+#endif
+}
+
 template <class T>
 WEFT_INLINE void finish_vector(T* c, Vec<T> acc, int64_t count, Finish<T> f, const T* bias) {
   const bool whole = count >= kLanes<T>;
   Vec<T> v = acc * f.alpha;
+  round_here(v);
   if (f.beta != 0) v += (whole ? load(c) : load_part(c, count)) * f.beta;
   if (bias) v += whole ? load(bias) : load_part(bias, count);
   if (whole) store(c, v);
@@ -189,6 +211,7 @@ void dots(int64_t k, const T* a, int64_t a_row, const T* b, int64_t b_column, T*
     if constexpr (kColumns == 4) sums_of_four<T>(acc[i], v);
     else v = sum_lanes<T>(acc[i][0]);
     v *= f.alpha;
+    round_here(v);
     if (f.beta != 0) __builtin_memcpy(&old, out, sizeof old), v += f.beta * old;
     if (f.bias) __builtin_memcpy(&old, f.bias, sizeof old), v += old;
     __builtin_memcpy(out, &v, sizeof v);
@@ -236,38 +259,110 @@ void multiply_block(const Parts& strips, int64_t n, int64_t kc, const T* a, cons
   }
 }
 
-/// One row of c by a row-major b, in place: four rows of b at once, each from one end to the other, as the
-/// processor fetches them best. Each sum is that of a tile.
+/// A few rows of c by whole panels of a row-major b in place, as many vectors wide as registers hold sums. So
+/// each row of b is read by long pieces, as the processor fetches them best from beyond the second-level
+/// cache. Each sum is that of a tile. Returns the columns that are done.
+template <class T, int kRows, int kVecs = kWideSums / kRows>
+int64_t multiply_wide(int64_t n, int64_t kc, Operand<T> a, const T* b, int64_t ldb, T* c, int64_t c_row,
+                      Finish<T> f) {
+  int64_t j0 = 0;
+  for (; j0 + kVecs * kLanes<T> <= n; j0 += kVecs * kLanes<T>) {
+    Vec<T> acc[kRows][kVecs];
+#pragma GCC unroll 6
+    for (int i = 0; i < kRows; ++i)
+#pragma GCC unroll 24
+      for (int v = 0; v < kVecs; ++v) acc[i][v] = Vec<T>{};
+    const T *from = b + j0, *x = a.data;
+    for (int64_t p = 0; p < kc; ++p, from += ldb, x += a.col) {
+      Vec<T> row[kRows];
+#pragma GCC unroll 6
+      for (int i = 0; i < kRows; ++i) row[i] = splat(x[i * a.row]);
+#pragma GCC unroll 24
+      for (int v = 0; v < kVecs; ++v) {
+        __builtin_prefetch(from + kFetchWide * ldb + v * kLanes<T>);
+        const Vec<T> column = load(from + v * kLanes<T>);
+#pragma GCC unroll 6
+        for (int i = 0; i < kRows; ++i) acc[i][v] += row[i] * column;
+      }
+    }
+    const Finish<T> here = at_column(f, j0);
+#pragma GCC unroll 6
+    for (int i = 0; i < kRows; ++i)
+#pragma GCC unroll 24
+      for (int v = 0; v < kVecs; ++v)
+        finish_vector(c + i * c_row + j0 + v * kLanes<T>, acc[i][v], kLanes<T>, here,
+                      here.bias ? here.bias + v * kLanes<T> : nullptr);
+  }
+  return j0;
+}
+
 template <class T>
-void multiply_row(int64_t n, int64_t kc, const T* a, int64_t a_k, const T* b, int64_t ldb, T* c,
-                  Finish<T> f) {
+int64_t multiply_wide(int64_t m, int64_t n, int64_t kc, Operand<T> a, const T* b, int64_t ldb, T* c,
+                      int64_t c_row, Finish<T> f) {
+  constexpr decltype(&multiply_wide<T, 2>) kByHeight[] = {multiply_wide<T, 2>, multiply_wide<T, 3>,
+                                                          multiply_wide<T, 4>, multiply_wide<T, 5>,
+                                                          multiply_wide<T, 6>};
+  static_assert(std::size(kByHeight) == kWideRows - 1);
+  return kByHeight[m - 2](n, kc, a, b, ldb, c, c_row, f);
+}
+
+/// Adds kRows rows of b, times x, to kVecs vectors of sums. The first rows begin the sums.
+template <int kRows, int kVecs, class T, class Get>
+WEFT_INLINE void add_rows(T* sums, bool first, const Vec<T> (&x)[kRows], const T* b, int64_t ldb, Get get) {
+  Vec<T> sum[kVecs];
+#pragma GCC unroll 8
+  for (int v = 0; v < kVecs; ++v) sum[v] = first ? Vec<T>{} : load(sums + v * kLanes<T>);
+#pragma GCC unroll 8
+  for (int q = 0; q < kRows; ++q)
+#pragma GCC unroll 8
+    for (int v = 0; v < kVecs; ++v) sum[v] += x[q] * get(b + q * ldb + v * kLanes<T>);
+#pragma GCC unroll 8
+  for (int v = 0; v < kVecs; ++v) store(sums + v * kLanes<T>, sum[v]);
+}
+
+/// One row of c by a row-major b, in place: kRows rows of b at once, each from one end to the other. Each sum
+/// is that of a tile.
+template <int kRows, int kVecs, class T>
+void rows_to_row(int64_t n, int64_t kc, const T* a, int64_t a_k, const T* b, int64_t ldb, T* c, Finish<T> f) {
   constexpr int64_t kColumns = 4096 / int64_t{sizeof(T)};  // their sums stay in the first-level cache
   alignas(kVecBytes) T sums[kColumns];
   for (int64_t j0 = 0; j0 < n; j0 += kColumns) {
     const int64_t columns = n - j0 < kColumns ? n - j0 : kColumns, whole = columns / kLanes<T> * kLanes<T>;
-    const auto add = [&](int64_t p, auto count) __attribute__((always_inline)) {
+    const auto add = [&](int64_t p, auto rows) __attribute__((always_inline)) {
+      constexpr int kMany = rows;
       const T* const from = b + p * ldb + j0;
-      Vec<T> x[count];
-      for (int q = 0; q < count; ++q) x[q] = splat(a[(p + q) * a_k]);
-      const auto at = [&](int64_t j, auto get) __attribute__((always_inline)) {
-        Vec<T> sum = p == 0 ? Vec<T>{} : load(sums + j);
-        for (int q = 0; q < count; ++q) sum += x[q] * get(from + q * ldb + j);
-        store(sums + j, sum);
-      };
+      Vec<T> x[kMany];
+      for (int q = 0; q < kMany; ++q) x[q] = splat(a[(p + q) * a_k]);
       const auto all = [](const T* y) __attribute__((always_inline)) { return load(y); };
       const auto part = [&](const T* y) __attribute__((always_inline)) {
         return load_part(y, columns - whole);
       };
-      for (int64_t j = 0; j < whole; j += kLanes<T>) at(j, all);
-      if (whole < columns) at(whole, part);
+      int64_t j = 0;
+      for (; j + kVecs * kLanes<T> <= whole; j += kVecs * kLanes<T>)
+        add_rows<kMany, kVecs>(sums + j, p == 0, x, from + j, ldb, all);
+      for (; j < whole; j += kLanes<T>) add_rows<kMany, 1>(sums + j, p == 0, x, from + j, ldb, all);
+      if (whole < columns) add_rows<kMany, 1>(sums + whole, p == 0, x, from + whole, ldb, part);
     };
     int64_t p = 0;
-    for (; p + 4 <= kc; p += 4) add(p, std::integral_constant<int, 4>());
+    for (; p + kRows <= kc; p += kRows) add(p, std::integral_constant<int, kRows>());
     for (; p < kc; ++p) add(p, std::integral_constant<int, 1>());
     const Finish<T> last = at_column(f, j0);
     for (int64_t j = 0; j < columns; j += kLanes<T>)
       finish_vector(c + j0 + j, load(sums + j), columns - j, last, last.bias ? last.bias + j : nullptr);
   }
+}
+
+/// One row of c. A b that stays in the second-level cache is read row by row if its rows are long.
+template <class T>
+void multiply_row(int64_t n, int64_t kc, Operand<T> a, const T* b, int64_t ldb, T* c, Finish<T> f,
+                  bool large) {
+  int64_t done = 0;
+  if constexpr (kHasWide) {
+    if (!large && n >= 32 * kLanes<T>) return rows_to_row<1, 8>(n, kc, a.data, a.col, b, ldb, c, f);
+    done = multiply_wide<T, 1>(n, kc, a, b, ldb, c, 0, f);
+    done += multiply_wide<T, 1, 16>(n - done, kc, a, b + done, ldb, c + done, 0, at_column(f, done));
+  }
+  rows_to_row<4, 1>(n - done, kc, a.data, a.col, b + done, ldb, c + done, at_column(f, done));
 }
 
 }  // namespace
@@ -308,14 +403,19 @@ void multiply_direct(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b
   // Each row of a that lies apart takes a register for its address.
   const bool packed = m > 6 && a.row != 1 && n >= 2 * kPanel<T>;
   const Scratch<T> strips_here(packed ? m * blocks.size(0) : 0);
+  const bool large = n * k * int64_t{sizeof(T)} > kWideBytes;
   for (int64_t kb = 0; kb < blocks.count; ++kb) {
     const int64_t k0 = blocks.begin(kb), kc = blocks.size(kb);
+    const Finish<T> here = of_block(finish, kb);
     if (m == 1) {
-      multiply_row(n, kc, a.at(0, k0), a.col, b.at(k0, 0), b.row, c, of_block(finish, kb));
+      multiply_row(n, kc, a.from(0, k0), b.at(k0, 0), b.row, c, here, large);
       continue;
     }
+    int64_t done = 0;
+    if constexpr (kHasWide)
+      if (m <= kWideRows) done = multiply_wide(m, n, kc, a.from(0, k0), b.at(k0, 0), b.row, c, c_row, here);
     if (packed) pack_a(strips_here.get(), a.from(0, k0), m, kc);
-    for (int64_t j = 0; j < n; j += kPanel<T>) {
+    for (int64_t j = done; j < n; j += kPanel<T>) {
       const int64_t columns = n - j < kPanel<T> ? n - j : kPanel<T>, width = packed_columns<T>(columns);
       const Finish<T> f = at_column(of_block(finish, kb), j);
       const T* panel = b.at(k0, j);

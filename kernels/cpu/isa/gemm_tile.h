@@ -17,7 +17,7 @@ inline constexpr int kStripRows = 12;  // 24 of 32 registers hold the tile
 inline constexpr int kDotsRows = 4;    // 16 of 32 registers hold sums
 #elif defined(__AVX2__)
 inline constexpr int kStripRows = 6;  // 12 of 16
-inline constexpr int kDotsRows = 2;   // 8 of 16
+inline constexpr int kDotsRows = 3;   // 12 of 16
 #else
 inline constexpr int kStripRows = 5;  // 10 of 16; without FMA a product needs an additional register
 inline constexpr int kDotsRows = 2;
