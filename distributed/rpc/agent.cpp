@@ -159,7 +159,9 @@ Agent::~Agent() {
 
 Agent::Impl::Impl(Agent& agent, std::shared_ptr<Runtime> runtime, AgentOptions options)
     : core(agent, std::move(runtime), std::move(options)),
-      alarm(core, [this](Duration late) { liveness.tick(late); }),
+      alarm(
+          core, [this](Duration late) { liveness.on_ring(late); },
+          [this](Peer& p) { return liveness.tend(p); }),
       devices(core, peers),
       caller(core, peers, devices, alarm),
       server(core, devices, caller, alarm),
@@ -323,7 +325,7 @@ void Agent::add_members(const std::vector<Member>& members) {
     address.name = m.name;
     s.core.transport->add_peer(m.id, std::move(address));
     if (joins) s.gathers.joined(*this, p.life());
-    s.alarm.set(s.core.runtime->now());  // calls may have waited for this
+    s.alarm.set(p, s.core.runtime->now());  // calls may have waited for this
   }
   s.rounds.joined(*this);
 }

@@ -8,6 +8,7 @@
 //   agent.client_calls, .served_calls, .served_errors, .timeouts                      totals
 //   agent.resent_requests, .resent_replies, .duplicates, .late_replies, .statuses     retransmission
 //   agent.malformed, .lost_peers, .kept_replies, .peers
+//   agent.visited_peers                      total of looks at a peer, by its deadlines and by walks over all
 //   agent.dropped_requests                   of peers with too many requests that are not finished
 //   agent.watches                            things that keep lives of others under lease beside open calls
 //   agent.open_bytes, .waiting_calls, .waiting_bytes, .credit_waits      requests at their caller (budget.h)
@@ -43,8 +44,9 @@ std::map<std::string, int64_t> counters_of(Agent::Impl& s) {
   info["agent.dropped_requests"] = s.core.counters.dropped_requests;
   info["agent.malformed"] = s.core.counters.malformed;
   info["agent.lost_peers"] = s.core.counters.lost_peers;
+  info["agent.visited_peers"] = s.peers.visits;
   int64_t kept = 0, asynchronous = 0, known = 0, watches = 0;
-  for (Peer* p : s.peers.all()) {
+  for (Peer* p : s.peers.shown()) {
     MutexLock lock(p->mutex);
     known += p->known;
     watches += p->lost ? 0 : p->watchers;
@@ -75,7 +77,7 @@ std::map<std::string, int64_t> counters_of(Agent::Impl& s) {
 std::vector<CallRecord> open_calls(Agent::Impl& s) {
   const TimePoint now = s.core.runtime->now();
   std::vector<CallRecord> out;
-  for (Peer* p : s.peers.all()) {
+  for (Peer* p : s.peers.shown()) {
     MutexLock lock(p->mutex);
     for (const auto& [sequence, call] : p->pending)
       out.push_back({sequence,

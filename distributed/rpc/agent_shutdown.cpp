@@ -53,15 +53,19 @@ void flush(Agent::Impl& s) {
 
 void answer_the_last(Agent& agent, TimePoint until) {
   std::vector<std::pair<Peer*, uint64_t>> open;
+  const TimePoint now = agent.runtime()->now();
   for (Peer* p : agent.impl().peers.all()) {
-    MutexLock lock(p->mutex);
-    for (const auto& [sequence, served] : p->served)
-      if (!is_round(served->kind) && p->id != agent.self().id) {
-        open.emplace_back(p, sequence);
-        p->ask_now = true;  // its answer lists the requests that it has finished
-      }
+    {
+      MutexLock lock(p->mutex);
+      for (const auto& [sequence, served] : p->served)
+        if (!is_round(served->kind) && p->id != agent.self().id) {
+          open.emplace_back(p, sequence);
+          p->ask_now = true;  // its answer lists the requests that it has finished
+        }
+      if (!p->ask_now) continue;
+    }
+    agent.impl().alarm.set(*p, now);
   }
-  if (!open.empty()) agent.impl().alarm.set(agent.runtime()->now());
   for (; !open.empty() && agent.runtime()->now() < until;
        agent.runtime()->sleep_for(std::chrono::milliseconds(1)))
     std::erase_if(open, [](const auto& one) {
@@ -141,6 +145,7 @@ void Agent::linger(TimePoint deadline) {
       if (p->id == s.core.self.id) continue;
       MutexLock lock(p->mutex);
       for (const auto& [sequence, served] : p->served) open = open || is_round(served->kind);
+      if (open) break;
     }
     if (!open) return;
     s.core.runtime->sleep_for(std::chrono::milliseconds(1));

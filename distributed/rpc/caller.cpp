@@ -158,7 +158,7 @@ CallId Caller::start(Life to, Kind kind, Message message, const CallOptions& cal
     core_.counters.calls.fetch_add(1, std::memory_order_relaxed);
     core_.counters.active_client.fetch_add(1, std::memory_order_relaxed);
   }
-  alarm_.set(wake);
+  alarm_.set(p, wake);
   const Outgoing call_out{e.sequence, kind, deadline};
   const CallId id{&p, e.sequence};
   if (waiting) {
@@ -222,7 +222,7 @@ std::exception_ptr Caller::unneeded_error(Peer& p, const PendingCall& call) {
 /// Tells a callee at once that calls to it have ended. A later status repairs the loss of this one.
 void Caller::tell_ended(Peer& p) {
   ask(p);
-  alarm_.set(core_.runtime->now() + core_.options.retry);
+  alarm_.set(p, core_.runtime->now() + core_.options.retry);
 }
 
 /// Drops a request that is not sent.
@@ -385,11 +385,14 @@ void Caller::on_status_reply(Peer& p, const std::string& header, const Envelope&
     const auto floor = in.number<uint64_t>();  // of the status that this answers; later ones may be lost
     const auto unknown = in.get<std::vector<uint64_t>>();
     in.expect_end();
+    bool tells = false;  // an earlier floor than the present one
     {
       MutexLock lock(p.mutex);
       p.told_floor = std::max(p.told_floor, std::min(floor, p.next_sequence));
       p.tells = 0;
+      tells = p.told_floor < p.next_sequence;
     }
+    if (tells) alarm_.set(p, core_.runtime->now() + core_.options.retry);
     for (const uint64_t sequence : unknown) {
       std::string bytes;
       std::vector<Payload> payloads;

@@ -1,5 +1,5 @@
-// Deadlines, the times of statuses, and failure detection (agent.cpp, steps 4 to 7). The alarm of an agent is
-// set to the next deadline, status or end of a lease of any peer.
+// Deadlines, the times of statuses, and failure detection (agent.cpp, steps 4 to 7). The alarm of an agent
+// tends each peer at its own next deadline, status or end of a lease.
 #include <weft/distributed/rpc/inner/liveness.h>
 
 #include <weft/distributed/rpc/inner/put_off.h>
@@ -13,30 +13,30 @@ constexpr char kEnded[] = "its process ended";
 constexpr char kNotConnected[] = "not connected";
 }  // namespace
 
-void Liveness::tick(Duration late) {
+void Liveness::on_ring(Duration late) {
   // this process was suspended, and has not yet read the messages that arrived meanwhile
-  if (late > core_.options.lease / 4) {
-    for (Peer* p : peers_.all()) {
-      MutexLock lock(p->mutex);
-      if (p->heard != TimePoint()) p->heard = std::min(p->heard + late, core_.runtime->now());
-    }
-  }
-  TimePoint next = kNever;
+  if (late <= core_.options.lease / 4) return;
   for (Peer* p : peers_.all()) {
-    next = std::min(next, tend(*p, core_.runtime->now()));
-    bool given_up = false;
-    {
-      MutexLock lock(p->mutex);
-      const bool late = p->heard != TimePoint() && core_.runtime->now() >= p->heard + core_.options.lease;
-      given_up = !p->told && (p->lost || (late && !p->wanted()));
-    }
-    if (given_up) peers_.give_up(p->life());
+    MutexLock lock(p->mutex);
+    if (p->heard != TimePoint()) p->heard = std::min(p->heard + late, core_.runtime->now());
   }
-  alarm_.set(next);
+}
+
+TimePoint Liveness::tend(Peer& p) {
+  peers_.visits.fetch_add(1, std::memory_order_relaxed);
+  const TimePoint now = core_.runtime->now(), next = do_due(p, now);
+  TimePoint end = kNever;  // of an expected life that nothing waits for
+  {
+    MutexLock lock(p.mutex);
+    if (!p.told && !p.lost && !p.wanted() && p.heard != TimePoint()) end = p.heard + core_.options.lease;
+  }
+  if (end > now) return std::min(next, end);
+  peers_.give_up(p.life());
+  return next;
 }
 
 /// Does the due work of one peer and returns the time of its next work.
-TimePoint Liveness::tend(Peer& p, TimePoint now) {
+TimePoint Liveness::do_due(Peer& p, TimePoint now) {
   PendingCalls expired;
   TimePoint next = kNever;
   bool lost = false, ended = false, ask_peer = false, tell = false, told = true;
@@ -68,14 +68,13 @@ TimePoint Liveness::tend(Peer& p, TimePoint now) {
       if (!p.pending.empty())
         due = std::min(due, std::max(p.pending.begin()->second.started + core_.options.retry,
                                      p.asked + std::min(p.pause, slow)));
-      if (now >= due || p.ask_now) {
+      if (p.take_question(now) || now >= due) {
         ask_peer = !lost;
         p.asked = now;
         p.pause = std::min(p.pause * 2, slow);
         due = now + std::max(std::min(p.pause, core_.options.lease / 16), Duration(1));
       }
-      p.ask_now = false;
-      next = std::min(next, due);
+      next = std::min({next, due, p.ask_at});
     } else {
       if (!p.served.empty() && !is_self) {
         // Its caller asks for an open request and reports the end of one; both are messages. It is asked only
@@ -85,13 +84,12 @@ TimePoint Liveness::tend(Peer& p, TimePoint now) {
             p.asked > p.heard ? p.asked + core_.options.lease / 16 : p.heard + core_.options.lease / 2;
         ended = p.ended;
         lost = ended || now >= end;
-        if (now >= due || p.ask_now) {
+        if (p.take_question(now) || now >= due) {
           ask_peer = !lost;
           p.asked = now;
           due = now + std::max(core_.options.lease / 16, Duration(1));
         }
-        p.ask_now = false;
-        next = std::min({next, end, due});
+        next = std::min({next, end, due, p.ask_at});
       }
       // no open call and no watch: report the floor, so that the peer forgets the last answers
       if (!ask_peer && p.told_floor < p.next_sequence && p.tells < kMaxTells) {
@@ -143,7 +141,7 @@ void Liveness::on_peer(WorkerId id, Incarnation incarnation, PeerState state, co
                      (state == PeerState::kUnreachable && now >= p.asked + core_.options.lease / 64));
     p.ask_now = p.ask_now || ask;
   }
-  if (ask) alarm_.set(now);
+  if (ask) alarm_.set(p, now);
   if (wanted && state == PeerState::kRejected) lose(p, false, str(to_string(state), ": ", reason));
 }
 
@@ -211,6 +209,7 @@ void Liveness::lose(Peer& p, bool left_group, const std::string& reason) {
   if (!served.empty()) caller_.end_unneeded();
   if (told) core_.budget.lost(p);
   if (told) on_loss_(lost);
+  else peers_.give_up(lost.life());
   const auto agent = core_.agent();
   auto callbacks = lost_callbacks.copies();
   if (callbacks.empty() || !agent) return;
@@ -250,7 +249,7 @@ void Liveness::watch(Life life, int delta) {
     p.watchers += delta;
     if (p.watchers > 0) wake = p.heard + core_.options.lease / 4;
   }
-  alarm_.set(wake);
+  alarm_.set(p, wake);
 }
 
 void Liveness::process_ended(Life life) {
@@ -269,13 +268,25 @@ void Liveness::check_told(Life life) {
   if (peers_.told(life)) return;
   Peer& p = peers_.of(life);
   const TimePoint now = core_.runtime->now();
-  MutexLock lock(p.mutex);
-  if (p.told) return;
-  if (p.heard == TimePoint()) p.heard = now;
-  if (p.lost || now >= p.heard + core_.options.lease)
-    throw PeerLost(p.name, str("worker '", core_.self.name, "' was not told of this life of worker '", p.name,
-                               "' for ", std::chrono::duration<double>(core_.options.lease).count(), " s"));
-  throw PutOff(str("worker '", core_.self.name, "' was not told of this life of worker '", p.name, "' yet"));
+  TimePoint end;
+  bool late = false;
+  std::string name;
+  {
+    MutexLock lock(p.mutex);
+    if (p.told) return;
+    if (p.heard == TimePoint()) p.heard = now;
+    end = p.heard + core_.options.lease;
+    late = p.lost || now >= end;
+    name = p.name;
+  }
+  const std::string text =
+      str("worker '", core_.self.name, "' was not told of this life of worker '", name, "' ");
+  if (late) {
+    const double lease = std::chrono::duration<double>(core_.options.lease).count();
+    throw PeerLost(name, str(text, "for ", lease, " s"));
+  }
+  alarm_.set(p, end);
+  throw PutOff(text + "yet");
 }
 
 bool Liveness::is_lost(Life life) const { return foreign(life) || peers_.lost(life); }

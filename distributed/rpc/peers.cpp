@@ -141,6 +141,12 @@ bool PeerTable::lost(Life life) {
 }
 
 std::vector<Peer*> PeerTable::all() {
+  std::vector<Peer*> out = shown();
+  visits.fetch_add(static_cast<int64_t>(out.size()), std::memory_order_relaxed);
+  return out;
+}
+
+std::vector<Peer*> PeerTable::shown() {
   std::vector<Peer*> out;
   {
     MutexLock lock(mutex_);

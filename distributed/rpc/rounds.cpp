@@ -17,8 +17,8 @@
 //     a lost member was not passive, and gave signs of life after all living members had become passive. Each
 //     request has the time for which its worker has been passive. Whenever a worker becomes passive, the
 //     leader asks the active workers for a sign of life. So the uncertainty is at most one message delay.
-//     Many active workers are asked together, once per kAskPause: else the number of questions would be the
-//     square of their number.
+//     Many active workers are asked together, once per kAskPause: else the number of questions, and the
+//     leader's work, would be the square of their number.
 //  d. A worker that alone counts the leader as lost may turn to a worker that does not lead. That worker
 //     passes on the answer it gets itself.
 // Shutdown repeats the rounds for termination detection, with sums of calls begun and
@@ -98,28 +98,36 @@ void RoundTable::joined(Agent& agent) {
   watch_below(agent, std::numeric_limits<int32_t>::max());
 }
 
-/// Asks every member that is not passive for a sign of life.
+/// Asks every member that is not passive for a sign of life. A question to many that is still to come is for
+/// this worker too, which has just become passive.
 void RoundTable::ask_active() {
   std::set<Life> passive;
-  {
-    MutexLock lock(mutex_);
-    passive = passive_;
-  }
-  size_t active = 0;
-  for (Peer* p : peers_.all()) {
-    MutexLock lock(p->mutex);
-    if (!p->known || p->lost || passive.count(p->life()) > 0) continue;
-    p->ask_now = true;  // at the next tick
-    ++active;
-  }
   TimePoint when = core_.runtime->now();
   {
     MutexLock lock(mutex_);
-    if (active > kAskedAtOnce)
+    if (active_ > 0) --active_;
+    if (asked_ > when && active_ > kAskedAtOnce) return;
+    passive = passive_;
+  }
+  std::vector<Peer*> active;
+  for (Peer* p : peers_.all()) {
+    MutexLock lock(p->mutex);
+    if (p->known && !p->lost && passive.count(p->life()) == 0) active.push_back(p);
+  }
+  {
+    MutexLock lock(mutex_);
+    active_ = active.size();
+    if (active_ > kAskedAtOnce)
       when = std::max(when, asked_ > when ? asked_ : asked_ + core_.options.lease / kAskPause);
     asked_ = when;
   }
-  alarm_.set(when);
+  for (Peer* p : active) {
+    {
+      MutexLock lock(p->mutex);
+      p->ask_at = when;
+    }
+    alarm_.set(*p, when);
+  }
 }
 
 std::string RoundTable::missing() {
@@ -228,6 +236,11 @@ class RoundSink final : public ReplySink {
 }  // namespace
 
 void RoundTable::decide() {
+  {
+    MutexLock lock(mutex_);
+    missing_ = 0;
+    if (arrived_.empty()) return;
+  }
   const auto all = members();
   std::vector<Responder> waiting, gone;
   RoundAnswer answer;

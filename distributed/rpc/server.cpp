@@ -95,7 +95,7 @@ void Server::on_request(Peer& p, const Envelope& e, Arrived arrived, Inbound inb
   try {
     served->refused = true;  // until it may begin
     // the caller is under lease from now on
-    if (arrived.first) alarm_.set(served->started + core_.options.lease / 4);
+    if (arrived.first) alarm_.set(p, served->started + core_.options.lease / 4);
     bool full = false;
     if (is_charged(kind)) {
       const int64_t bytes = bytes_of(inbound);

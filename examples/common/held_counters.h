@@ -26,6 +26,7 @@ inline bool counts_held(const std::string& counter, bool lost) {
                                                 "agent.late_replies",
                                                 "agent.statuses",
                                                 "agent.peers",
+                                                "agent.visited_peers",
                                                 "agent.credit_waits",
                                                 "agent.put_off",
                                                 "batch.calls",

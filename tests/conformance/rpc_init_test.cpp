@@ -64,6 +64,7 @@ TEST_P(RpcLooking, the_debug_info_has_the_counters_of_agent_references_and_autog
                                     "agent.lost_peers",
                                     "agent.kept_replies",
                                     "agent.peers",
+                                    "agent.visited_peers",
                                     "agent.open_bytes",
                                     "agent.waiting_calls",
                                     "agent.waiting_bytes",

@@ -14,8 +14,10 @@ class Liveness {
   Liveness(AgentCore& core, PeerTable& peers, Caller& caller, Alarm& alarm, OnLoss on_loss)
       : core_(core), peers_(peers), caller_(caller), alarm_(alarm), on_loss_(std::move(on_loss)) {}
 
-  /// Does the due work of all peers.
-  void tick(Duration late);
+  /// The alarm rings, later than it was set to.
+  void on_ring(Duration late);
+  /// Does the due work of a peer and returns the time of its next work.
+  TimePoint tend(Peer& p);
   void on_peer(WorkerId id, Incarnation incarnation, PeerState state, const std::string& reason);
   void on_failed_attempt(WorkerId id, Incarnation incarnation, const std::string& reason);
   void on_fenced(Peer& p, const std::string& header, const Envelope& e);
@@ -35,7 +37,7 @@ class Liveness {
   Callbacks<const LostPeer&> lost_callbacks;
 
  private:
-  TimePoint tend(Peer& p, TimePoint now);
+  TimePoint do_due(Peer& p, TimePoint now);
   /// It is another life of this worker.
   bool foreign(Life life) const;
   AgentCore& core_;

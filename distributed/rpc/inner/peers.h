@@ -101,6 +101,7 @@ struct Responder::Served {
 using Served = Responder::Served;
 using PendingCalls = std::map<uint64_t, PendingCall>;
 using ServedRequests = std::unordered_map<uint64_t, std::shared_ptr<Served>>;
+using DueTimes = std::multimap<TimePoint, Peer*>;  ///< equal times in the order of their entry
 
 /// One life of a worker of the group as this agent sees it.
 struct Peer {
@@ -142,9 +143,13 @@ struct Peer {
   int watchers WEFT_GUARDED_BY(mutex) = 0;
   TimePoint heard WEFT_GUARDED_BY(mutex), asked WEFT_GUARDED_BY(mutex);
   bool ask_now WEFT_GUARDED_BY(mutex) = false;
+  TimePoint ask_at WEFT_GUARDED_BY(mutex) = kNever;  ///< a question to come, whatever it says before
   /// the transport's last report since it was connected: "not connected: ..." or as PeerState
   std::string trouble WEFT_GUARDED_BY(mutex);
   Duration pause WEFT_GUARDED_BY(mutex){};
+  // of the Alarm, under its mutex
+  std::atomic<TimePoint> due{kNever};  ///< when this peer is tended next
+  DueTimes::iterator place;            ///< valid if `due` is not kNever
 
   Life life() const { return {id, incarnation.load()}; }
   /// Notes a call that ended before its reply. Without memory its late reply is not reported.
@@ -154,6 +159,12 @@ struct Peer {
       if (given_up.size() < kMost) given_up.insert(sequence);
     } catch (const std::bad_alloc&) {
     }
+  }
+  /// There is a question for this time. It is taken.
+  bool take_question(TimePoint now) WEFT_REQUIRES(mutex) {
+    const bool later = now < ask_at;
+    if (!later) ask_at = kNever;
+    return std::exchange(ask_now, false) || !later;
   }
   /// It is not lost, and the incarnation in a report of the transport is not another life's. 0: any.
   bool may_be(Incarnation told) const WEFT_REQUIRES(mutex) {
@@ -187,8 +198,11 @@ class PeerTable {
   /// That expected life was not announced for a lease: it joins the past lives until a call or its
   /// announcement comes.
   void give_up(Life life);
-  bool lost(Life life);           ///< it is known to be lost or to have left
-  std::vector<Peer*> all();       ///< the current lives and those expected, by id
+  bool lost(Life life);        ///< it is known to be lost or to have left
+  std::vector<Peer*> all();    ///< the current lives and those expected, by id
+  std::vector<Peer*> shown();  ///< the same, which counts no visits
+  /// Peers that walks over all of them and the alarm have looked at.
+  std::atomic<int64_t> visits{0};
   std::string name(WorkerId id);  ///< creates the peer when it is missing
   static std::string name(Peer& p);
   /// "; worker 'x' is not connected: ...", the end of an error; empty: nothing is known against it.

@@ -73,6 +73,8 @@ class RoundTable {
   /// At least that many members are still missing: fewer arrivals need no look at all members.
   size_t missing_ WEFT_GUARDED_BY(mutex_) = 0;
   TimePoint asked_ WEFT_GUARDED_BY(mutex_);  ///< of the last question to the active ones, perhaps to come
+  size_t active_ WEFT_GUARDED_BY(mutex_) =
+      0;  ///< at least that many were active, and lived, at that question
   std::set<Life> watched_ WEFT_GUARDED_BY(mutex_);
 };
 
