@@ -431,11 +431,11 @@ void Agent::declare_lost(WorkerId peer, const std::string& why) {
 void Agent::process_ended(Life peer) { impl_->liveness.process_ended(peer); }
 
 void Agent::barrier(std::vector<std::string> names, Duration timeout) {
-  gather({}, std::move(names), timeout);
+  impl_->gathers.gather(*this, {}, names, timeout, false);
 }
 
 std::map<std::string, Message> Agent::gather(Message mine, std::vector<std::string> names, Duration timeout) {
-  return impl_->gathers.gather(*this, std::move(mine), names, timeout);
+  return impl_->gathers.gather(*this, std::move(mine), names, timeout, true);
 }
 
 // ---- debug information

@@ -1,6 +1,7 @@
 // barrier and gather: the leader's rounds, and the call of every worker. inner/gathers.h describes the
 // protocol.
 #include <weft/autograd/tape/grad_mode.h>
+#include <weft/distributed/rpc/inner/gather_messages.h>
 #include <weft/distributed/rpc/inner/gathers.h>
 #include <weft/distributed/rpc/inner/unrecorded.h>
 
@@ -10,51 +11,9 @@ namespace {
 
 constexpr Duration kGrace = std::chrono::seconds(1);  // the members wait so much longer than the leader
 
-std::string key_of(const std::vector<Life>& lives) {
-  std::string key;
-  for (const Life& life : lives) key += str(life.id, ":", life.incarnation, ",");
-  return key;
-}
-
-/// A key has another life of that worker.
-bool has_other_life(const std::string& key, Life life) {
-  const std::string id = str(life.id, ":"), whole = str(id, life.incarnation, ",");
-  for (size_t at = 0; at < key.size(); at = key.find(',', at) + 1)
-    if (key.compare(at, id.size(), id) == 0) return key.compare(at, whole.size(), whole) != 0;
-  return false;
-}
-
-void put_lives(Encoder& out, const std::vector<Life>& lives) {
-  std::vector<int32_t> ids;
-  std::vector<uint64_t> incarnations;
-  for (const Life& life : lives) ids.push_back(life.id.value), incarnations.push_back(life.incarnation.value);
-  out.put(ids);
-  out.put(incarnations);
-}
-
-std::vector<Life> get_lives(Decoder& in) {
-  const auto ids = in.get<std::vector<int32_t>>();
-  const auto incarnations = in.get<std::vector<uint64_t>>();
-  if (ids.size() != incarnations.size()) detail::malformed("a gather with ids and incarnations that differ");
-  std::vector<Life> lives;
-  for (size_t i = 0; i < ids.size(); ++i) lives.emplace_back(WorkerId{ids[i]}, Incarnation{incarnations[i]});
-  return lives;
-}
-
-void put_message(Encoder& out, const Message& m) {
-  out.put(std::string(m.body()));
-  out.place_on(kCpu);  // device maps apply to calls only
-  out.put(m.tensors);
-}
-
-Message get_message(Decoder& in) {
-  Message m;
-  m.bytes.resize(kEnvelopeBytes);
-  m.bytes += in.get<std::string>();
-  m.body_end = m.bytes.size();
-  m.tensors = in.get<std::vector<Tensor>>();
-  detach_unrecorded(m);
-  return m;
+bool has_other_life(const std::vector<Life>& lives, Life life) {
+  return std::any_of(lives.begin(), lives.end(),
+                     [&](const Life& one) { return one.id == life.id && one != life; });
 }
 
 void watch_lives(Agent& agent, const std::vector<Life>& lives, int delta) {
@@ -94,30 +53,46 @@ void Gathers::check_named(const std::vector<Life>& lives, Life from) const {
   for (const Life& life : lives)
     if (life.id.value < 0 || life.id.value > kMaxWorkerId)
       detail::malformed(str("a gather of worker ", life.id));
-  if (!has_life(lives, from) || lives.front().id != core_.self.id)
-    throw NotAllowed(str("barrier or gather: this round is none of worker '", peers_.name(from.id), "'"));
+  if (!leads(lives, from)) refuse(from);
+}
+
+void Gathers::refuse(Life from) const {
+  throw NotAllowed(str("barrier or gather: this round is none of worker '", peers_.name(from.id), "'"));
+}
+
+/// This worker leads a round of these lives, sorted, and `from` is one of them.
+bool Gathers::leads(const std::vector<Life>& lives, Life from) const {
+  return std::binary_search(lives.begin(), lives.end(), from) && lives.front().id == core_.self.id;
 }
 
 void Gathers::serve(Agent& agent, Request request, Responder responder) {
   Decoder in(request.message, &agent, request.from);
   Arrival arrival;
   const auto whole = in.get<bool>();
+  auto set = in.number<uint64_t>();
   std::vector<Life> lives = get_lives(in);
   const auto number = in.number<uint64_t>();
   arrival.timeout = Duration(in.number<int64_t>());
+  arrival.entries = in.get<bool>();
   arrival.fresh = in.get<bool>();
   arrival.dead = in.get<std::string>();
   arrival.text = in.get<std::string>();
   arrival.message = get_message(in);
   in.expect_end();
   arrival.from = request.sender();
-  if (!whole) check_named(lives, arrival.from);
+  if (whole) {
+    set = 0;
+  } else if (set == 0) {
+    check_named(lives, arrival.from);
+    set = set_of(lives);
+  } else {
+    lives.clear();
+  }
   if (!arrival.dead.empty() && (!whole || !may_have_led(agent, arrival.dead)))
     throw NotAllowed(str("barrier or gather: worker '", arrival.dead, "' did not lead before this one"));
   arrival.responder = std::move(responder);
-  const std::string key = whole ? "" : key_of(lives);
   if (whole) arrival.lost = std::exchange(lives, {});
-  enter(agent, {key, number}, std::move(lives), std::move(arrival));
+  enter(agent, {set, number}, std::move(lives), std::move(arrival));
 }
 
 /// Step e: the round of a call. A worker that has joined counts from 0.
@@ -126,18 +101,13 @@ uint64_t Gathers::place(const Arrival& arrival, uint64_t number) {
   uint64_t first = floor();
   if (has_joined())
     for (const auto& [key, round] : rounds_)
-      if (key.first.empty() && !all_fresh(round)) {
+      if (key.first == 0 && round.through > 0) {
         first = std::max(first, key.second);
         break;
       }
   if (number >= first) return number;
   if (!failures_.empty()) first = std::max(first, failures_.rbegin()->first + 1);
   return first + number;
-}
-
-bool Gathers::all_fresh(const Round& round) {
-  return std::all_of(round.arrived.begin(), round.arrived.end(),
-                     [](const auto& a) { return a.second.fresh; });
 }
 
 /// Adds a call to an open round.
@@ -156,12 +126,16 @@ void Gathers::insert(Agent& agent, const Key& key, Arrival arrival, std::vector<
   const int32_t id = arrival.from.id.value;
   round.missing.erase(id);
   Arrival& kept = round.arrived[id];
-  if (kept.from.id.value >= 0) old.push_back(std::move(kept));  // of a past life
+  round.through += arrival.fresh ? 0 : 1;
+  if (kept.from.id.value >= 0) {  // of a past life
+    round.through -= kept.fresh ? 0 : 1;
+    old.push_back(std::move(kept));
+  }
   kept = std::move(arrival);
 }
 
 void Gathers::enter(Agent& agent, Key key, std::vector<Life> lives, Arrival arrival) {
-  const bool whole = key.first.empty();
+  const bool whole = key.first == 0;
   bool opens = false;
   std::exception_ptr known;
   std::vector<Arrival> old;
@@ -178,7 +152,21 @@ void Gathers::enter(Agent& agent, Key key, std::vector<Life> lives, Arrival arri
       }
       if (arrival.dead.empty()) key.second = place(arrival, key.second);
     }
-    opens = rounds_.count(key) == 0;
+    const auto open = rounds_.find(key);
+    opens = open == rounds_.end();
+    if (!whole) {
+      const auto set = sets_.find(key.first);
+      if (opens && lives.empty() && set != sets_.end()) lives = set->second.lives;
+      if (opens && lives.empty()) {  // the worker has to send them
+        over.push_back(moved(key, std::move(arrival)));
+        opens = false;
+        break;
+      }
+      if (!leads(opens ? lives : open->second.lives, arrival.from)) {
+        lock.unlock();
+        refuse(arrival.from);
+      }
+    }
     if (opens && lives.empty()) {
       lock.unlock();
       lives = members(false);
@@ -186,8 +174,7 @@ void Gathers::enter(Agent& agent, Key key, std::vector<Life> lives, Arrival arri
     }
     if (opens && whole && arrival.dead.empty() && lives.front().id != core_.self.id &&
         !has_life(arrival.lost, lives.front())) {  // a member with a smaller id has joined
-      over.push_back({.number = key.second, .round = {}, .error = nullptr, .moved = true});
-      over.back().round.arrived[arrival.from.id.value] = std::move(arrival);
+      over.push_back(moved(key, std::move(arrival)));
       opens = false;
       break;
     }
@@ -206,7 +193,7 @@ void Gathers::enter(Agent& agent, Key key, std::vector<Life> lives, Arrival arri
     if (whole && !arrival.fresh && has_joined()) {  // step e: others that have joined are in this round
       std::vector<Key> early;
       for (const auto& [other, round] : rounds_)
-        if (other.first.empty() && other.second < key.second && !round.arrived.empty() && all_fresh(round))
+        if (other.first == 0 && other.second < key.second && !round.arrived.empty() && round.through == 0)
           early.push_back(other);
       for (const Key& other : early) {
         Over emptied{.number = other.second, .round = std::move(rounds_[other]), .error = nullptr};
@@ -230,6 +217,13 @@ void Gathers::enter(Agent& agent, Key key, std::vector<Life> lives, Arrival arri
     if (peers_.lost(life)) leave_out(agent, key, life);
 }
 
+/// The end of a call that this worker cannot put into a round.
+Gathers::Over Gathers::moved(const Key& key, Arrival arrival) {
+  Over over{.number = key.second, .round = {}, .error = nullptr, .moved = true};
+  over.round.arrived[arrival.from.id.value] = std::move(arrival);
+  return over;
+}
+
 /// Handles a loss from before the opening of a round.
 void Gathers::leave_out(Agent& agent, const Key& key, Life life) {
   const std::string name = peers_.name(life.id);
@@ -238,7 +232,7 @@ void Gathers::leave_out(Agent& agent, const Key& key, Life life) {
     MutexLock lock(mutex_);
     const auto found = rounds_.find(key);
     if (found == rounds_.end() || found->second.missing.count(life.id.value) == 0) return;
-    if (key.first.empty()) {
+    if (key.first == 0) {
       found->second.missing.erase(life.id.value);
       if (found->second.missing.empty()) over = end(key, nullptr, false);
     } else {
@@ -253,7 +247,7 @@ void Gathers::leave_out(Agent& agent, const Key& key, Life life) {
 Gathers::Over Gathers::end(const Key& key, std::exception_ptr error, bool keep) {
   Over over{.number = key.second, .round = std::move(rounds_[key]), .error = std::move(error)};
   rounds_.erase(key);
-  if (!key.first.empty()) return over;
+  if (key.first != 0) return over;
   decided_ = std::max(decided_, key.second + 1);
   if (keep && !over.round.missing.empty()) failures_[key.second] = {over.error, over.round.missing};
   return over;
@@ -265,21 +259,27 @@ void Gathers::finish(Agent& agent, Over over) {
   if (over.round.timer.value != 0) core_.runtime->cancel(over.round.timer);
   watch_lives(agent, over.round.lives, -1);
   if (over.round.arrived.empty()) return;
-  Message all;
-  if (!over.error) {
-    Encoder out(all, &agent, core_.self.id, true);
+  const auto answer_with = [&](bool entries) {
+    Message m;
+    Encoder out(m, &agent, core_.self.id, true);
     out.put(over.moved);
     out.number(over.number);
-    out.size(over.moved ? 0 : over.round.arrived.size());
+    out.size(entries ? over.round.arrived.size() : 0);
     for (const auto& [id, one] : over.round.arrived) {
-      if (over.moved) break;
+      if (!entries) break;
       out.number(id);
       put_message(out, one.message);
     }
-  }
+    out.finish();
+    return m;
+  };
+  std::optional<Message> all, none;
   const auto answer = [&](Arrival& one) {
-    if (over.error) one.responder.fail(over.error);
-    else one.responder.reply(all);
+    if (over.error) return one.responder.fail(over.error);
+    const bool entries = one.entries && !over.moved;
+    std::optional<Message>& same = entries ? all : none;
+    if (!same) same = answer_with(entries);
+    one.responder.reply(*same);
   };
   for (auto& [id, one] : over.round.arrived)
     if (id != core_.self.id.value) answer(one);
@@ -321,7 +321,7 @@ void Gathers::peer_lost(Agent& agent, const LostPeer& peer) {
     for (const Key& key : waiting) {
       Round& round = rounds_[key];
       round.missing.erase(id);
-      const bool all_know = key.first.empty() && round.aware[peer.life()] == round.arrived.size();
+      const bool all_know = key.first == 0 && round.aware[peer.life()] == round.arrived.size();
       if (!all_know) over.push_back(end(key, error, true));
       else if (round.missing.empty()) over.push_back(end(key, nullptr, false));
     }
@@ -334,10 +334,10 @@ void Gathers::joined(Agent& agent, Life life) {
   std::vector<Life> watched;
   {
     MutexLock lock(mutex_);
-    std::erase_if(next_, [&](const auto& one) { return has_other_life(one.first, life); });
+    std::erase_if(sets_, [&](const auto& one) { return has_other_life(one.second.lives, life); });
     std::vector<Key> all;
     for (const auto& [key, round] : rounds_)
-      if (key.first.empty()) all.push_back(key);
+      if (key.first == 0) all.push_back(key);
     for (const Key& key : all) {
       if (life.id < core_.self.id) {  // it leads from now on
         Over moved{.number = key.second, .round = std::move(rounds_[key]), .error = nullptr, .moved = true};
@@ -376,29 +376,47 @@ void Gathers::stop() {
 
 /// One call of this worker, and its end.
 struct Gathers::Call {
-  Call(Gathers& gathers, std::string of) : g(gathers), key(std::move(of)) {
+  /// `named`: sorted, empty without names
+  Call(Gathers& gathers, const std::vector<Life>& named)
+      : g(gathers), set(named.empty() ? 0 : set_of(named)) {
     MutexLock lock(g.mutex_);
-    number = key.empty() ? g.next_whole_++ : g.next_[key]++;
     fresh = g.fresh_;
-    if (key.empty()) g.open_.insert(number);
+    if (set != 0) {
+      NamedSet& mine = g.sets_[set];
+      if (mine.lives.empty()) mine.lives = named;
+      number = mine.next++;
+      by_number = mine.known;
+    } else {
+      number = g.next_whole_++;
+      g.open_.insert(number);
+    }
     joined = number;
   }
   ~Call() {
-    if (!key.empty()) return;
+    if (set != 0) return;
     MutexLock lock(g.mutex_);
     g.open_.erase(number);
     g.fresh_ = false;
     g.next_whole_ = std::max(g.next_whole_, joined + 1);
   }
+  /// A round with names was completed: its leader has called it too.
+  void complete() {
+    if (set == 0) return;
+    MutexLock lock(g.mutex_);
+    const auto mine = g.sets_.find(set);
+    if (mine != g.sets_.end()) mine->second.known = true;
+  }
   Gathers& g;
-  const std::string key;
+  const uint64_t set;      ///< as Key::first
+  bool by_number = false;  ///< the leader knows the lives of the set
   uint64_t number = 0;
   uint64_t joined = 0;  ///< number of the round that it took part in
   bool fresh = false;
 };
 
 std::map<std::string, Message> Gathers::gather(Agent& agent, Message mine,
-                                               const std::vector<std::string>& names, Duration timeout) {
+                                               const std::vector<std::string>& names, Duration timeout,
+                                               bool entries) {
   const bool whole = names.empty();
   std::vector<Life> named;
   for (const std::string& name : names) named.push_back(agent.life_of(agent.worker_info_id(name)));
@@ -412,7 +430,7 @@ std::map<std::string, Message> Gathers::gather(Agent& agent, Message mine,
   if (timeout.count() == 0) timeout = agent.rpc_timeout();
   const TimePoint start = core_.runtime->now();
   const TimePoint until = timeout.count() > 0 && timeout < kNever - start ? start + timeout : kNever;
-  Call call(*this, key_of(named));
+  Call call(*this, named);
   std::string dead, text;  // a leader that was lost meanwhile
   for (;;) {
     const WorkerId leader = whole ? members(false).front().id : named.front().id;
@@ -421,9 +439,11 @@ std::map<std::string, Message> Gathers::gather(Agent& agent, Message mine,
     {
       Encoder out(request, &agent, leader);
       out.put(whole);
-      put_lives(out, whole ? members(true) : named);
+      out.number(call.by_number ? call.set : 0);
+      put_lives(out, whole ? members(true) : call.by_number ? std::vector<Life>() : named);
       out.number(call.number);
       out.number(static_cast<int64_t>(left.count()));
+      out.put(entries);
       out.put(call.fresh);
       out.put(dead);
       out.put(text);
@@ -444,7 +464,12 @@ std::map<std::string, Message> Gathers::gather(Agent& agent, Message mine,
       }
       if (!moved) {
         call.joined = number;
+        call.complete();
         return out;
+      }
+      if (call.by_number) {
+        call.by_number = false;
+        continue;
       }
       if (core_.runtime->now() >= until)
         throw Timeout(str("barrier or gather: worker '", peers_.name(leader), "' does not lead it any more"));

@@ -32,7 +32,7 @@
 
 namespace weft::rpc {
 
-inline constexpr uint32_t kWireVersion = 5;
+inline constexpr uint32_t kWireVersion = 6;
 inline constexpr int64_t kMaxFrameBytes = int64_t{4} << 20;
 /// An incomplete message may hold fewer than this many payload bytes that on_part has not reported.
 inline constexpr int64_t kUncountedBytes = int64_t{1} << 20;

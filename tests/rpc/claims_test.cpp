@@ -2,11 +2,13 @@
 // function. Each is refused with a typed error and changes nothing. The sender writes them by hand.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include <weft/autograd/ops/ops.h>
 #include <weft/distributed/autograd/dist_autograd.h>
 #include <weft/distributed/rpc/inner/access.h>
+#include <weft/distributed/rpc/inner/gather_messages.h>
 #include <weft/distributed/rpc/rpc.h>
 #include <weft/distributed/rref/rref.h>
 #include <weft/distributed/wire/inner/wire_format.h>
@@ -33,21 +35,42 @@ Tensor claims_forward(const Tensor& x) { return x * full({1}, 2.0).requires_grad
 WEFT_RPC(claims_forward);
 
 /// The body of a gather of these lives, as the worker that asks for it writes it.
-Message gather_of(const std::vector<Life>& lives, bool whole, const std::string& dead = "") {
+Message gather_of(const std::vector<Life>& lives, bool whole, const std::string& dead = "",
+                  uint64_t set = 0) {
   Message m;
   Encoder out(m);
   std::vector<int32_t> ids;
   std::vector<uint64_t> incarnations;
   for (const Life& life : lives) ids.push_back(life.id.value), incarnations.push_back(life.incarnation.value);
-  out.put(whole), out.put(ids), out.put(incarnations);
+  out.put(whole), out.number(set), out.put(ids), out.put(incarnations);
   out.number(uint64_t{0}), out.number(int64_t{0});
-  out.put(false), out.put(dead), out.put(std::string("it is said"));
+  out.put(true), out.put(false), out.put(dead), out.put(std::string("it is said"));
   out.put(std::string()), out.put(std::vector<Tensor>());
   return m;
 }
 
 void send_gather(Cluster& c, int from, int to, Message m) {
   c.agent(from)->call(WorkerId{to}, Kind::kGather, std::move(m), {Duration(5s), nullptr}).wait();
+}
+
+TEST(RpcClaims, a_gather_by_the_hash_of_its_lives_has_these_only_and_is_asked_for_unknown_ones) {
+  Cluster c({.size = 3});
+  std::vector<Life> lives{c.agent(0)->life(), c.agent(1)->life()};
+  std::sort(lives.begin(), lives.end());
+  const auto attach = [&](int from, uint64_t set) {
+    return c.agent(from)
+        ->call(WorkerId{0}, Kind::kGather, gather_of({}, false, "", set), {Duration(5s), nullptr})
+        .wait();
+  };
+  c.run_all([&](int rank) {
+    if (rank != 2) barrier({"worker0", "worker1"});
+  });
+  c.run(2, [&] { EXPECT_THROW(attach(2, set_of(lives)), NotAllowed); });
+  c.run(1, [&] {
+    const Message answer = attach(1, set_of(lives) + 1);
+    Decoder in(answer, c.agent(1).get(), WorkerId{0}, true);
+    EXPECT_TRUE(in.get<bool>());
+  });
 }
 
 TEST(RpcClaims, a_gather_of_named_workers_has_these_only_and_its_own_leader) {

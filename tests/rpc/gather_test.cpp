@@ -29,6 +29,30 @@ TEST(Gather, a_leader_that_leaves_at_once_has_answered_the_others) {
   }
 }
 
+TEST(Gather, a_barrier_of_some_meets_a_gather_of_the_others_and_rounds_of_the_same_names_follow) {
+  Cluster c({.size = 3});
+  const std::vector<std::string> some{"worker0", "worker2"};
+  for (int round = 0; round < 3; ++round)
+    for (const bool named : {false, true})
+      c.run_all([&](int rank) {
+        if (named && rank == 1) return;
+        const std::vector<std::string> names = named ? some : std::vector<std::string>();
+        if (rank == round) return c.agent(rank)->barrier(names);
+        Message mine;
+        {
+          Encoder out(mine);
+          out.put(10 * round + rank);
+        }
+        const auto all = c.agent(rank)->gather(std::move(mine), names);
+        EXPECT_EQ(all.size(), named ? 2U : 3U);
+        for (const auto& [name, message] : all) {
+          if (name == str("worker", round)) continue;
+          Decoder in(message);
+          EXPECT_EQ(in.get<int>(), 10 * round + name.back() - '0');
+        }
+      });
+}
+
 TEST(Gather, goes_among_the_living_once_a_loss_is_known) {
   for (const int dead : {0, 1, 3}) {
     Cluster c({.size = 4});
