@@ -2,8 +2,8 @@
 # `Suite.claim`, with the group as its label. tests/cuda/shared/*.cpp belongs to test_simt and test_cuda.
 # tests/support/*.cpp is linked to all of them. The group `simt_libraries` runs
 # tests of other groups too, on the emulated device with emulated libraries of NVIDIA. The group `programs`
-# runs the example programs, which lie in WEFT_PROGRAM_DIR; its suites named ...Slow have `slow-` before the
-# label.
+# runs the example programs, which lie in WEFT_PROGRAM_DIR. Suites named ...Slow of `programs` and `rpc` have
+# `slow-` before the label.
 find_package(GTest REQUIRED)
 include(GoogleTest)
 
@@ -49,12 +49,13 @@ endforeach()
 include(cmake/test_headers.cmake)
 
 # weft_parts(<program> <label>): the cases of a program in a few processes, `<program>.part_<i>`, instead of
-# one each. A program takes longer to start and end than most cases to run, a sanitized one above all.
+# one each, without suites named ...Slow. A program takes longer to start and end than most cases to run, a
+# sanitized one above all.
 function(weft_parts program label)
   set(parts 12)
   math(EXPR last "${parts} - 1")
   foreach(part RANGE ${last})
-    add_test(NAME ${program}.part_${part} COMMAND ${program})
+    add_test(NAME ${program}.part_${part} COMMAND ${program} --gtest_filter=-*Slow.*)
     set_tests_properties(${program}.part_${part} PROPERTIES TIMEOUT 1800 LABELS ${label}
       ENVIRONMENT "GTEST_TOTAL_SHARDS=${parts};GTEST_SHARD_INDEX=${part};GTEST_BRIEF=1")
   endforeach()
@@ -253,7 +254,7 @@ foreach(folder ${groups})
     endif()
   endif()
   set(discovered DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT ${test_seconds})
-  if(group STREQUAL "programs")
+  if(group MATCHES "^(programs|rpc)$")
     # The runs of full size: `ctest -LE slow` leaves them out, as the sanitizers do.
     gtest_discover_tests(test_${group} TEST_FILTER "*Slow.*" TEST_LIST test_${group}_slow ${discovered}
       PROPERTIES TIMEOUT 300 LABELS slow-${label})

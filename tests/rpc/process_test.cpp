@@ -53,6 +53,11 @@ WEFT_RPC(share_large);
 int64_t shared_payloads() { return current_agent()->debug_info()["agent.shared_payloads"]; }
 WEFT_RPC(shared_payloads);
 
+int64_t next_rank(int64_t from) {
+  const int64_t mine = get_worker_info().id.value;
+  return from == mine - 1 || mine == 0 ? mine : -1;
+}
+WEFT_RPC(next_rank);
 void stall() { current_runtime()->sleep_for(10min); }
 WEFT_RPC(stall);
 
@@ -203,7 +208,7 @@ int child(const std::string& job, int rank) {
   if (job == "silent") pause();
   if (job == "ended" || job == "reported" || job == "forged" || job == "forming" || job == "host")
     return ended_child(job, rank);
-  if (job != "talk" && job != "killed" && job != "values") return passive_child(job, rank);
+  if (job != "talk" && job != "killed" && job != "values" && job != "round") return passive_child(job, rank);
   init_rpc(str("worker", rank));
   if (job == "talk") {
     for (int to = 0; to < 3; ++to)
@@ -213,6 +218,14 @@ int child(const std::string& job, int rank) {
     if (rpc_sync<echo_large>((rank + 1) % 3, t).to_vector<float>() != t.to_vector<float>()) return 4;
     const auto all = all_gather(rank);
     if (all.size() != 3 || all.at("worker2") != 2) return 5;
+    rpc::shutdown();
+    return 0;
+  }
+  if (job == "round") {  // each calls the next one, many
+    const int all = static_cast<int>(get_worker_infos().size());
+    if (rpc_sync<next_rank>((rank + 1) % all, rank) != (rank + 1) % all) return 2;
+    barrier();
+    if (all_gather(rank).at(str("worker", all - 1)) != all - 1) return 3;
     rpc::shutdown();
     return 0;
   }
@@ -273,6 +286,9 @@ constexpr const char* kChild = "RpcProcess.a_process_started_by_these_tests_does
 TEST(RpcProcess, a_process_started_by_these_tests_does_its_job) { do_job(child); }
 
 TEST(RpcProcess, three_processes_call_each_other_and_shut_down) { expect_ended(start_job(kChild, "talk")); }
+TEST(RpcProcessSlow, sixty_four_processes_form_call_round_meet_and_stop) {
+  expect_ended(start_job(kChild, "round", 64));
+}
 TEST(RpcProcess, large_tensors_between_processes_have_values_of_their_own) {
   expect_ended(start_job(kChild, "values", 2));
 }
