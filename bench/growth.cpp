@@ -1,13 +1,16 @@
-// The growth of costs. Each benchmark has one size at 1, 10 and 100 times its least value. run_bench.py
-// prints the exponent of the cost over it (1: linear).
+// The growth of costs. Each benchmark has one size at 1, 10 and 100 times its least value; `processes` has 64
+// too. run_bench.py prints the exponent of the cost over it (1: linear), and keeps the table of growth/.
 //   growth/vocabulary, batch, parameters   a decoder's loss, an LSTM layer and a step of Adam, on one thread
 //   growth/references, contexts            one more reference or context beside that many living ones
 //   growth/workers                         a simulated group joins, meets in a barrier and leaves; `messages`
-//                                          counts those of all workers, the rendezvous included
+//                                          counts those of all workers, the rendezvous included; `visits`
+//                                          counts the peers that the busiest worker looks at
+//   growth/idle                            a call and the statuses after it, beside that many idle peers
 //   growth/processes                       real processes of this machine form a group, each calls the next
 //                                          one, and all leave
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
 #include <iostream>
 #include <memory>
 #include <vector>
@@ -104,7 +107,7 @@ struct Group {
 
 void workers(benchmark::State& state) {
   const int size = static_cast<int>(state.range(0));
-  int64_t messages = 0;
+  int64_t messages = 0, visits = 0;
   for (auto _ : state) {
     Group group(size);
     group.all([&](int rank) {
@@ -117,8 +120,11 @@ void workers(benchmark::State& state) {
       meet->leave(end);
     });
     messages = group.messages;
+    for (const auto& agent : group.agents)
+      visits = std::max(visits, agent->debug_info().at("agent.visited_peers"));
   }
   state.counters["messages"] = static_cast<double>(messages);
+  state.counters["visits"] = static_cast<double>(visits);
   state.counters["messages_per_worker"] = static_cast<double>(messages) / size;
 }
 BENCHMARK(workers)
@@ -128,6 +134,24 @@ BENCHMARK(workers)
     ->Arg(1000)
     ->Iterations(1)
     ->Unit(benchmark::kMillisecond);
+
+void idle(benchmark::State& state) {
+  Group group(2);
+  group.introduce();
+  std::vector<Member> others;
+  for (int32_t id = 2; id < 2 + state.range(0); ++id)
+    others.push_back(
+        {.name = str("worker", id),
+         .id = WorkerId{id},
+         .address = {.addresses = {str("sim:", id)}, .incarnation = {static_cast<uint64_t>(id)}}});
+  group.agents[0]->add_members(others);
+  const AgentScope as(group.agents[0]);
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(rpc_sync<grown>("worker1", int64_t{7}));
+    group.runtime->sleep_for(10s);
+  }
+}
+BENCHMARK(idle)->Name("growth/idle")->Arg(10)->Arg(100)->Arg(1000);
 
 void references(benchmark::State& state) {
   Group group(2);
@@ -186,9 +210,10 @@ void processes(benchmark::State& state) {
 }
 BENCHMARK(processes)
     ->Name("growth/processes")
-    ->Arg(4)
-    ->Arg(16)
+    ->Arg(2)
+    ->Arg(20)
     ->Arg(64)
+    ->Arg(200)
     ->Iterations(1)
     ->Unit(benchmark::kMillisecond)
     ->UseRealTime();

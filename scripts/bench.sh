@@ -2,13 +2,14 @@
 # Builds the release benchmarks and runs them all (or those whose names match FILTER, a regular expression).
 # It keeps their JSON in bench/results and prints one table. With --peers, PyTorch runs the same work where a
 # python with torch is found, and a whole table is kept in bench/results too. --goals runs only the rows that
-# have a goal, and their floors. --repeat runs those rows until two runs agree within 10 %.
+# have a goal, and their floors. --repeat runs those rows until two runs agree within 10 %. The filter growth/
+# keeps the table of growing costs in bench/results.
 #   scripts/bench.sh [--peers] [--repeat] [--goals | FILTER]
 set -euo pipefail
 flags=()
 for argument in "$@"; do
   case "$argument" in
-    -h|--help) sed -n '2,6s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h|--help) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 0 ;;
     --peers|--repeat|--goals) flags+=("$argument") ;;
     -*) echo "bench.sh: unknown argument '$argument' (see --help)" >&2; exit 2 ;;
     *) flags+=(--filter "$argument") ;;

@@ -5,7 +5,8 @@ With --peers, bench/peers/*.py are run by a python that can import torch: $WEFT_
 build/torch/bin/python, or the system's. The rows of scripts/bench/goals.py come first, with PyTorch's time,
 the floor and the goal; --goals runs those alone. --repeat runs each of them until two runs agree. A whole
 table, or all of the goals, with --peers is written to bench/results too. Rows named growth/WHAT/SIZE are one
-cost at growing sizes; their exponents follow the table. Called by bench.sh.
+cost at growing sizes; their exponents follow the table, and all of them are kept in bench/results. Called by
+bench.sh.
 """
 import argparse
 import os
@@ -52,6 +53,8 @@ def main():
     for block in blocks:
         if block:
             print("\n" + "\n".join(block))
+    if options.filter in (".", "growth/") and any(name.startswith("growth/") for name in results.ours):
+        print("written to " + table.write_growth(results))
     if results.peers and options.filter == ".":
         flags = [flag for flag in ("goals", "peers", "repeat") if getattr(options, flag)]
         command = "scripts/bench.sh " + " ".join(f"--{flag}" for flag in flags)

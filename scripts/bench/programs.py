@@ -75,7 +75,7 @@ def rate_of(row):
     return next((f"{row[key]:.4g} {text}"
                  for key, text in (("items_per_second", "items/s"), ("bytes_per_second", "bytes/s"),
                                    ("messages", "messages"))
-                 if key in row), "")
+                 if key in row), "") + (f", {row['visits']:.4g} visits" if "visits" in row else "")
 
 
 def run_benchmarks(program, pattern):

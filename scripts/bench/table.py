@@ -114,6 +114,20 @@ def notes(results, repeated):
     return lines
 
 
+def write_growth(results):
+    """The costs at growing sizes as bench/results keeps them; returns the path."""
+    path = os.path.join("bench", "results", f"growth.{programs.machine()}.txt")
+    names = [name for name in results.ours if name.startswith("growth/")]
+    width = max(len(name) for name in names)
+    rows = [f"{name:<{width}}  {shown(results.time(name)):>10}  {results.ours[name].rate}".rstrip()
+            for name in names]
+    blocks = [[f"# {datetime.date.today()}, {programs.machine()}", "# scripts/bench.sh growth/"], rows,
+              exponent_lines(results)]
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("\n\n".join("\n".join(block) for block in blocks) + "\n")
+    return path
+
+
 def write_record(results, command, torch, repeated):
     """The table as bench/results keeps it; returns its path."""
     path = os.path.join("bench", "results", f"beside-pytorch.{programs.machine()}.txt")
