@@ -325,7 +325,12 @@ void Agent::add_members(const std::vector<Member>& members) {
     address.name = m.name;
     s.core.transport->add_peer(m.id, std::move(address));
     if (joins) s.gathers.joined(*this, p.life());
-    s.alarm.set(p, s.core.runtime->now());  // calls may have waited for this
+    bool waits = false;  // calls to it
+    {
+      MutexLock lock(p.mutex);
+      waits = p.wanted();
+    }
+    if (waits) s.alarm.set(p, s.core.runtime->now());
   }
   s.rounds.joined(*this);
 }
