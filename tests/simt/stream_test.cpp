@@ -70,6 +70,56 @@ TEST_F(SimtStream, events_tell_what_is_done) {
   EXPECT_TRUE(moved.query());
 }
 
+/// 2 * (1 + 1), with the last product on a side stream, and read on the default stream. Either may lack its
+/// wait for the other.
+float through_a_side_stream(cuda::simt::Others others, bool side_waits, bool reader_waits, bool recorded) {
+  const Device gpu{DeviceType::kCuda, 0};
+  const cuda::Stream side(gpu);
+  const Tensor x = ones({1}, {.device = gpu});
+  Tensor y = zeros({1}, {.device = gpu}), read = y.clone();
+  cuda::Graph graph(gpu);
+  const auto work = [&] {
+    const cuda::Stream main = cuda::current_stream(gpu);
+    side.wait_stream(main);  // it takes part in a recording from here on
+    const Tensor z = x + 1;
+    if (side_waits) side.wait_stream(main);
+    {
+      const cuda::StreamGuard guard(side);
+      y.copy_(z * 2);
+    }
+    if (reader_waits) main.wait_stream(side);
+    read.copy_(y);
+    main.wait_stream(side);
+  };
+  if (recorded) graph.capture(work);
+  const cuda::simt::Deferred later(others);
+  if (recorded) graph.replay();
+  else work();
+  return read.item<float>();
+}
+
+TEST_F(SimtStream, a_missing_order_shows_when_the_other_stream_is_late_or_early) {
+  using cuda::simt::Others;
+  for (const bool recorded : {false, true}) {
+    for (const Others others : {Others::kLate, Others::kEarly})
+      EXPECT_EQ(through_a_side_stream(others, true, true, recorded), 4);
+    EXPECT_NE(through_a_side_stream(Others::kEarly, false, true, recorded), 4);
+    EXPECT_EQ(through_a_side_stream(Others::kLate, false, true, recorded), 4);
+    EXPECT_NE(through_a_side_stream(Others::kLate, true, false, recorded), 4);
+    EXPECT_EQ(through_a_side_stream(Others::kEarly, true, false, recorded), 4);
+  }
+}
+
+TEST_F(SimtStream, a_wait_may_be_left_out_by_its_number) {
+  using cuda::simt::Others;
+  const int64_t before = cuda::simt::stream_waits();
+  EXPECT_EQ(through_a_side_stream(Others::kEarly, true, true, false), 4);
+  EXPECT_EQ(cuda::simt::stream_waits(), before + 4);
+  cuda::simt::left_out() = before + 5;
+  EXPECT_NE(through_a_side_stream(Others::kEarly, true, true, false), 4);
+  cuda::simt::left_out() = -1;
+}
+
 TEST_F(SimtStream, a_tensor_is_told_of_the_streams_that_use_it) {
   const cuda::Stream side(gpu);
   const Tensor x = ones({4}, {.device = gpu});

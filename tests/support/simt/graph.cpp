@@ -3,6 +3,7 @@
 #include "support/simt/streams.h"
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -15,12 +16,19 @@ namespace weft::cuda {
 
 namespace simt {
 
+/// Work of a recording: its stream, and all that is before it, itself included.
+struct Step {
+  void* stream;
+  Past past;
+  std::function<void()> work;
+};
+
 struct Recording {
   int device;
   void* origin;
   /// steps of each stream that takes part: its joins and its work
   std::map<void*, Past> pasts;
-  std::vector<std::function<void()>> work{};
+  std::vector<Step> work{};
   bool spoilt = false, over = false;
 
   /// True if a stream has work that the first stream has not joined.
@@ -33,8 +41,36 @@ struct Recording {
 
 namespace {
 struct Graph {
-  std::vector<std::function<void()>> work;
+  std::vector<Step> work;
+  void* origin;
   StreamPoint last = {};  ///< the end of the last replay; the next one waits for it on any stream
+
+  /// The work in an order that the recording allows: that of the other streams as late as it may be behind
+  /// the first stream's, or as early.
+  std::vector<const Step*> ordered(Others others) const {
+    std::map<void*, std::deque<const Step*>> waiting;
+    for (const Step& step : work) waiting[step.stream].push_back(&step);
+    std::vector<void*> preferred;
+    for (const auto& [stream, steps] : waiting)
+      if (stream != origin) preferred.push_back(stream);
+    preferred.insert(others == Others::kLate ? preferred.begin() : preferred.end(), origin);
+    const auto ready = [&](const Step& step) {
+      return std::all_of(step.past.begin(), step.past.end(), [&](const auto& before) {
+        const auto& [stream, count] = before;
+        const auto& left = waiting[stream];
+        return stream == step.stream || left.empty() || left.front()->past.at(stream) > count;
+      });
+    };
+    std::vector<const Step*> order;
+    while (order.size() < work.size()) {
+      const auto next = std::find_if(preferred.begin(), preferred.end(), [&](void* stream) {
+        return !waiting[stream].empty() && ready(*waiting[stream].front());
+      });
+      order.push_back(waiting[*next].front());
+      waiting[*next].pop_front();
+    }
+    return order;
+  }
 };
 
 std::mutex mutex;
@@ -50,7 +86,7 @@ std::shared_ptr<Recording> recording_of(void* stream) {
 void record(Recording& recording, void* stream, std::function<void()> work) {
   const std::lock_guard lock(mutex);
   ++recording.pasts[stream][stream];
-  recording.work.push_back(std::move(work));
+  recording.work.push_back({stream, recording.pasts[stream], std::move(work)});
 }
 Past past_of(Recording& recording, void* stream) {
   const std::lock_guard lock(mutex);
@@ -142,7 +178,7 @@ Graph end_capture(Stream stream) {
     throw CudaError(
         "cudaStreamEndCapture: a stream that joined the recording was not joined back "
         "(cudaErrorStreamCaptureUnjoined)");
-  return new simt::Graph{std::move(recording->work)};
+  return new simt::Graph{std::move(recording->work), recording->origin};
 }
 bool capturing(Stream stream) { return simt::recording_of(stream) != nullptr; }
 bool capture_failed(Stream stream) {
@@ -154,7 +190,12 @@ void launch_graph(Graph graph, Stream stream) {
   auto& replayed = *static_cast<simt::Graph*>(graph);
   const int device = simt::current_device();
   simt::order_after(device, stream, replayed.last);
-  for (const auto& work : replayed.work) simt::issue(device, stream, work);
+  if (simt::deferring()) {
+    for (const simt::Step* const step : replayed.ordered(simt::others()))
+      simt::issue(device, stream, step->work);
+  } else {
+    for (const simt::Step& step : replayed.work) simt::issue(device, stream, step.work);
+  }
   replayed.last = simt::point_of(device, stream);
 }
 void delete_graph(Graph graph) { delete static_cast<simt::Graph*>(graph); }

@@ -1,8 +1,8 @@
 // Recording (stream capture) of emulated work. Work issued to a recorded stream becomes an entry of a list,
-// and a replay runs the list. As in CUDA, a stream that waits for an event of the recording joins it. A
-// recorded stream must not wait for work outside the recording, and no thread may wait for the device
-// meanwhile. Such a wait is an error that invalidates the recording. The recording ends on its first stream,
-// which must be ordered after all others.
+// and a replay runs the list, in another order of its streams while work is deferred. As in CUDA, a stream
+// that waits for an event of the recording joins it. A recorded stream must not wait for work outside the
+// recording, and no thread may wait for the device meanwhile. Such a wait is an error that invalidates the
+// recording. The recording ends on its first stream, which must be ordered after all others.
 #pragma once
 
 #include <cstddef>

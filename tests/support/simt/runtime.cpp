@@ -350,7 +350,7 @@ void record(Event event, Stream stream) {
 }
 void wait(Stream stream, Event event) {
   const Mark& mark = *static_cast<Mark*>(event);
-  if (!mark.recorded) return;
+  if (!mark.recorded || !simt::counts_wait()) return;
   simt::check_joins(mark.recording, stream);
   if (mark.recording) simt::join(mark.recording, stream, mark.past);
   else simt::order_after(simt::current_device(), stream, mark.point);

@@ -1,8 +1,9 @@
 // Streams of the emulation. Issued work usually runs at once. While a Deferred lives, work stays in its
 // stream until a wait needs it, as on a slow device. So a read that is not ordered after another stream's
-// write finds the old value.
+// write finds the old value. A graph is then replayed in such an order too.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -10,13 +11,23 @@
 
 namespace weft::cuda::simt {
 
+/// The moment at which deferred work of other streams runs: when the stream that is waited for needs it, or
+/// as soon as their own waits allow it. A missing order of two streams shows in one of these, by the stream
+/// that lacks it. For a graph, the stream that is waited for is the one on which its recording began.
+enum class Others { kLate, kEarly };
 /// Defers issued work for its lifetime; at most one object at a time.
 struct Deferred {
-  Deferred();
+  explicit Deferred(Others others = Others::kLate);
   ~Deferred();  ///< runs the remaining work
   Deferred(const Deferred&) = delete;
 };
 bool deferring();
+Others others();
+/// The number of waits of streams for events so far. The one of the number `left_out` is not made.
+int64_t stream_waits();
+std::atomic<int64_t>& left_out();
+/// Counts a wait; false: it is the one that is left out.
+bool counts_wait();
 /// The number of times that work went to CUDA's own default stream, which is null.
 int64_t works_of_default_stream();
 /// The calling thread's device.
