@@ -1,6 +1,9 @@
 // Shared parts of the recurrent layers. These are views as dense matrices, and forward and backward of weft's
-// cell (rnn_forward.cu, rnn_backward.cu). rnn.cpp chooses between this cell and cuDNN.
+// cell (rnn_forward.cu, rnn_backward.cu). rnn.cpp chooses between this cell and cuDNN, and rnn_wavefront.cpp
+// runs the cells of a stack side by side.
 #pragma once
+
+#include <memory>
 
 #include <weft/kernels/cuda/host/cuda_backend.h>
 
@@ -94,11 +97,38 @@ inline View transposed(View v) {
   return v;
 }
 
-/// Runs weft's cell. The reserve is the same as on the CPU: per (t, n) a row of reserve_width * H numbers in
-/// blocks of H:
+/// Rows [first, last) of a matrix, or steps of a sequence.
+inline View rows_of(View v, int64_t first, int64_t last) {
+  v.data = v.as<char>() + first * v.stride(0) * size_of(v.dtype);
+  v.sizes[0] = last - first;
+  return v;
+}
+
+/// Forward or backward of weft's cell over the sequence of one layer, in runs of steps. A run reads its steps
+/// of x (dy in a backward) and writes those of y (dx), so that another layer may use them before the rest.
+class CellPass {
+ public:
+  virtual ~CellPass() = default;
+  /// Issues steps [first, last), counted from the one that the layer takes first. Forward takes them from the
+  /// first to the last, backward from the last to the first.
+  virtual void run(int64_t first, int64_t last) = 0;
+  /// Issues the rest of the pass, behind the run of every step.
+  virtual void finish() = 0;
+};
+
+/// Passes of weft's cell, over at least one step, row and column; runs have at most `longest` steps. All work
+/// goes to the stream of `context`, which outlives the pass. The reserve is the same as on the CPU: per
+/// (t, n) a row of reserve_width * H numbers in blocks of H:
 ///   LSTM  i f g o c tanh(c)     (gates after their activation; c after the step)
 ///   GRU   r z n q               (q = W_hn h + b_hn, before r multiplies it)
 ///   tanh, relu  h
+std::unique_ptr<CellPass> cell_forward(CudaBackend& backend, Context& context, const RnnLayer& layer,
+                                       const RnnInputs& in, const RnnOutputs& out, int64_t longest);
+std::unique_ptr<CellPass> cell_backward(CudaBackend& backend, Context& context, const RnnLayer& layer,
+                                        const RnnInputs& in, const RnnOutputs& out, const View& dy,
+                                        const View& dhn, const View& dcn, const RnnGrads& grads);
+
+/// Whole passes, also over empty sequences.
 void rnn_cell_forward(CudaBackend& backend, Context& context, const RnnLayer& layer, const RnnInputs& in,
                       const RnnOutputs& out);
 void rnn_cell_backward(CudaBackend& backend, Context& context, const RnnLayer& layer, const RnnInputs& in,

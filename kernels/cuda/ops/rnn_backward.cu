@@ -1,8 +1,8 @@
 // Backward of weft's cell, from the reserve of forward (rnn.h). The steps run from last to first. In each,
 // one kernel turns the gradient of h (and c) into the gradient of the gates before activation. Then one
 // product with W_hh gives the gradient of the previous state. The gate gradients of all steps stay in one
-// matrix. So dx, dW_ih, dW_hh and the biases are one large product or column sum each at the end. All results
-// are overwritten (=).
+// matrix. So dW_ih, dW_hh and the biases are one large product or column sum each at the end. dx is one
+// product for each run of steps (rnn.h), usually all of them. All results are overwritten (=).
 //
 // A row of gate gradients: LSTM di df dg do; tanh and relu da; GRU dr dz dq dn. There dq is the gradient of q
 // = W_hn h + b_hn, and dn that of n before tanh. W_hh uses the first 3 H numbers, W_ih uses (dr dz) and dn.
@@ -62,12 +62,7 @@ template <class S> struct CellStepBackward {
   }
 };
 
-/// Rows [first, last) or columns of a matrix.
-View rows_of(View v, int64_t first, int64_t last) {
-  v.data = v.as<char>() + first * v.stride(0) * size_of(v.dtype);
-  v.sizes[0] = last - first;
-  return v;
-}
+/// Columns [first, last) of a matrix.
 View columns_of(View v, int64_t first, int64_t last) {
   return transposed(rows_of(transposed(v), first, last));
 }
@@ -82,93 +77,146 @@ void column_sums(CudaBackend& backend, Context& context, const View& m, const Vi
                   {columns * db.stride(0), db.stride(0)}});
 }
 
-template <class S>
-void run(CudaBackend& backend, Context& context, const RnnLayer& layer, const RnnInputs& in,
-         const RnnOutputs& out, const View& dy, const View& dhn, const View& dcn, const RnnGrads& grads) {
+template <class S> class Backward final : public CellPass {
+ public:
+  Backward(CudaBackend& backend, Context& context, const RnnLayer& layer, const RnnInputs& in,
+           const RnnOutputs& out, const View& dy, const View& dhn, const View& dcn, const RnnGrads& grads)
+      : backend_(backend),
+        context_(context),
+        layer_(layer),
+        in_x_(in.x),
+        grads_(grads),
+        steps_(in.x.size(0)),
+        batch_(in.x.size(1)),
+        hidden_(in.w_hh.size(1)),
+        columns_(layer.gates() * hidden_),
+        width_(gru() ? 4 * hidden_ : columns_),
+        shared_(gru() ? 2 * hidden_ : columns_),
+        w_ih_(backend, context, in.w_ih, kStored, Flow::kIn),
+        w_hh_(backend, context, in.w_hh, kStored, Flow::kIn),
+        h0_(backend, context, in.h0, kStored, Flow::kIn),
+        c0_(backend, context, lstm() ? in.c0 : View{}, kStored, Flow::kIn),
+        y_(backend, context, out.y, kStored, Flow::kIn, true),
+        reserve_(backend, context, out.reserve, kStored, Flow::kIn),
+        dy_(backend, context, dy, kStored, Flow::kIn),
+        dx_(backend, context, grads.dx, kStored, Flow::kOut, true),
+        dgates_(backend, context, static_cast<size_t>(steps_ * batch_ * width_) * sizeof(S)),
+        dh_(backend, context, state_bytes()),
+        dc_(backend, context, lstm() ? state_bytes() : 0),
+        all_{dgates_.as<void>(), kStored, {steps_ * batch_, width_}, {width_, 1}},
+        dh_view_{dh_.as<void>(), kComputed, {batch_, hidden_}, {hidden_, 1}},
+        dc_view_{dc_.as<void>(), kComputed, {batch_, hidden_}, {hidden_, 1}} {
+    copy_state(backend, context, dhn, dh_view_);
+    if (lstm()) copy_state(backend, context, dcn, dc_view_);
+  }
+
+  void run(int64_t first, int64_t last) override {
+    for (int64_t s = last - 1; s >= first; --s) step(s);
+    if (!dx_.defined()) return;
+    const int64_t begin = std::min(time(first), time(last - 1)), end = begin + last - first;
+    const View dx = dx_.matrix(begin, end), w = w_ih_.matrix();
+    backend_.matmul(context_, 1, rows_of(joint(), begin * batch_, end * batch_), rows_of(w, 0, shared_), 0,
+                    {}, dx);
+    if (gru())
+      backend_.matmul(context_, 1, rows_of(apart(), begin * batch_, end * batch_),
+                      rows_of(w, shared_, columns_), 1, {}, dx);
+  }
+
+  void finish() override {
+    dx_.finish();
+    if (grads_.dh0.defined()) backend_.copy(context_, dh_view_, grads_.dh0);
+    if (lstm() && grads_.dc0.defined()) backend_.copy(context_, dc_view_, grads_.dc0);
+    if (grads_.dw_ih.defined() && in_x_.size(2) > 0) {
+      const Dense x(backend_, context_, in_x_, kStored, Flow::kIn, true);
+      backend_.matmul(context_, 1, transposed(joint()), x.matrix(), 0, {}, rows_of(grads_.dw_ih, 0, shared_));
+      if (gru())
+        backend_.matmul(context_, 1, transposed(apart()), x.matrix(), 0, {},
+                        rows_of(grads_.dw_ih, shared_, columns_));
+    }
+    if (grads_.dw_hh.defined()) recurrent_weights();
+    if (grads_.db_ih.defined()) {
+      column_sums(backend_, context_, joint(), grads_.db_ih, 0);
+      if (gru()) column_sums(backend_, context_, apart(), grads_.db_ih, shared_);
+    }
+    if (grads_.db_hh.defined()) {
+      if (!gru() && grads_.db_ih.defined()) backend_.copy(context_, grads_.db_ih, grads_.db_hh);
+      else column_sums(backend_, context_, recurrent(), grads_.db_hh, 0);
+    }
+  }
+
+ private:
   using C = CellType<S>;
   using Flow = Dense::Flow;
-  constexpr DType kStored = dtype_of<S>, kComputed = dtype_of<C>;
-  const int64_t steps = in.x.size(0), batch = in.x.size(1), inputs = in.x.size(2), hidden = in.w_hh.size(1),
-                columns = layer.gates() * hidden, rows = steps * batch;
-  const bool lstm = layer.mode == RnnMode::kLstm, gru = layer.mode == RnnMode::kGru;
-  const int64_t width = gru ? 4 * hidden : columns;
-  const auto time = [&](int64_t s) { return layer.reverse ? steps - 1 - s : s; };
+  static constexpr DType kStored = dtype_of<S>, kComputed = dtype_of<C>;
+  bool lstm() const { return layer_.mode == RnnMode::kLstm; }
+  bool gru() const { return layer_.mode == RnnMode::kGru; }
+  int64_t time(int64_t s) const { return layer_.reverse ? steps_ - 1 - s : s; }
+  size_t state_bytes() const { return static_cast<size_t>(batch_ * hidden_) * sizeof(C); }
+  // The gate gradients that W_hh uses, and those that W_ih uses: GRU's dn is not next to its dr dz.
+  View recurrent() const { return columns_of(all_, 0, columns_); }
+  View joint() const { return columns_of(all_, 0, shared_); }
+  View apart() const { return columns_of(all_, 3 * hidden_, 4 * hidden_); }
 
-  const Dense w_ih(backend, context, in.w_ih, kStored, Flow::kIn),
-      w_hh(backend, context, in.w_hh, kStored, Flow::kIn), h0(backend, context, in.h0, kStored, Flow::kIn);
-  const Dense c0(backend, context, lstm ? in.c0 : View{}, kStored, Flow::kIn),
-      y(backend, context, out.y, kStored, Flow::kIn, true);
-  const Dense reserve(backend, context, out.reserve, kStored, Flow::kIn),
-      grad(backend, context, dy, kStored, Flow::kIn);
-  const Scratch dgates(backend, context, static_cast<size_t>(rows * width) * sizeof(S)),
-      dh(backend, context, static_cast<size_t>(batch * hidden) * sizeof(C));
-  const Scratch dc(backend, context, lstm ? static_cast<size_t>(batch * hidden) * sizeof(C) : 0);
-  const View dh_view{dh.as<void>(), kComputed, {batch, hidden}, {hidden, 1}},
-      dc_view{dc.as<void>(), kComputed, {batch, hidden}, {hidden, 1}};
-  copy_state(backend, context, dhn, dh_view);
-  if (lstm) copy_state(backend, context, dcn, dc_view);
-
-  const View all{dgates.as<void>(), kStored, {rows, width}, {width, 1}};
-  for (int64_t s = steps - 1; s >= 0; --s) {
+  void step(int64_t s) {
     const int64_t t = time(s);
     const S* before = nullptr;
     int64_t before_row = 0;
     if (s == 0) {
-      const Dense& first = lstm ? c0 : h0;
+      const Dense& first = lstm() ? c0_ : h0_;
       before = first.at<S>(0), before_row = first.row();
-    } else if (lstm) {
-      before = reserve.at<S>(time(s - 1)) + 4 * hidden, before_row = reserve.row();
+    } else if (lstm()) {
+      before = reserve_.at<S>(time(s - 1)) + 4 * hidden_, before_row = reserve_.row();
     } else {
-      before = y.at<S>(time(s - 1)), before_row = y.row();
+      before = y_.at<S>(time(s - 1)), before_row = y_.row();
     }
-    launch(backend.stream_of(context), "rnn_cell_backward", cell_grid(batch, hidden),
-           CellStepBackward<S>{layer.mode, batch, hidden, reserve.at<S>(t), reserve.row(), grad.at<S>(t),
-                               grad.row(), before, before_row, dgates.as<S>() + t * batch * width, width,
-                               dh.as<C>(), dc.as<C>()});
+    launch(backend_.stream_of(context_), "rnn_cell_backward", cell_grid(batch_, hidden_),
+           CellStepBackward<S>{layer_.mode, batch_, hidden_, reserve_.at<S>(t), reserve_.row(), dy_.at<S>(t),
+                               dy_.row(), before, before_row, dgates_.as<S>() + t * batch_ * width_, width_,
+                               dh_.as<C>(), dc_.as<C>()});
     // The gate gradients through W_hh, added to the part that the kernel left in dh (GRU).
-    if (s > 0 || grads.dh0.defined())
-      backend.matmul(context, 1, columns_of(rows_of(all, t * batch, (t + 1) * batch), 0, columns),
-                     w_hh.matrix(), gru ? 1 : 0, {}, dh_view);
+    if (s > 0 || grads_.dh0.defined())
+      backend_.matmul(context_, 1, rows_of(recurrent(), t * batch_, (t + 1) * batch_), w_hh_.matrix(),
+                      gru() ? 1 : 0, {}, dh_view_);
   }
-  if (grads.dh0.defined()) backend.copy(context, dh_view, grads.dh0);
-  if (lstm && grads.dc0.defined()) backend.copy(context, dc_view, grads.dc0);
 
-  const int64_t shared = gru ? 2 * hidden : columns;  // GRU: dn is not next to dr dz
-  const View recurrent = columns_of(all, 0, columns), joint = columns_of(all, 0, shared),
-             apart = gru ? columns_of(all, 3 * hidden, 4 * hidden) : View{};
-  if (grads.dx.defined()) {
-    const Dense dx(backend, context, grads.dx, kStored, Flow::kOut, true);
-    backend.matmul(context, 1, joint, rows_of(w_ih.matrix(), 0, shared), 0, {}, dx.matrix());
-    if (gru) backend.matmul(context, 1, apart, rows_of(w_ih.matrix(), shared, columns), 1, {}, dx.matrix());
-    dx.finish();
+  void recurrent_weights() {  // gate gradients of a step times the state before it
+    const int64_t first = time(0), later = layer_.reverse ? 0 : 1, earlier = layer_.reverse ? 1 : 0,
+                  rest = steps_ - 1;
+    if (h0_.defined())
+      backend_.matmul(context_, 1, transposed(rows_of(recurrent(), first * batch_, (first + 1) * batch_)),
+                      h0_.matrix(), 0, {}, grads_.dw_hh);
+    else if (rest == 0) backend_.fill(context_, 0, grads_.dw_hh);
+    if (rest > 0)
+      backend_.matmul(context_, 1, transposed(rows_of(recurrent(), later * batch_, (later + rest) * batch_)),
+                      y_.matrix(earlier, earlier + rest), h0_.defined() ? 1 : 0, {}, grads_.dw_hh);
   }
-  if (grads.dw_ih.defined() && inputs > 0) {
-    const Dense x(backend, context, in.x, kStored, Flow::kIn, true);
-    backend.matmul(context, 1, transposed(joint), x.matrix(), 0, {}, rows_of(grads.dw_ih, 0, shared));
-    if (gru)
-      backend.matmul(context, 1, transposed(apart), x.matrix(), 0, {}, rows_of(grads.dw_ih, shared, columns));
-  }
-  if (grads.dw_hh.defined()) {  // gate gradients of a step times the state before it
-    const int64_t first = time(0), later = layer.reverse ? 0 : 1, earlier = layer.reverse ? 1 : 0;
-    if (h0.defined())
-      backend.matmul(context, 1, transposed(rows_of(recurrent, first * batch, (first + 1) * batch)),
-                     h0.matrix(), 0, {}, grads.dw_hh);
-    else if (steps == 1) backend.fill(context, 0, grads.dw_hh);
-    if (steps > 1)
-      backend.matmul(context, 1, transposed(rows_of(recurrent, later * batch, (later + steps - 1) * batch)),
-                     y.matrix(earlier, earlier + steps - 1), h0.defined() ? 1 : 0, {}, grads.dw_hh);
-  }
-  if (grads.db_ih.defined()) {
-    column_sums(backend, context, joint, grads.db_ih, 0);
-    if (gru) column_sums(backend, context, apart, grads.db_ih, shared);
-  }
-  if (grads.db_hh.defined()) {
-    if (!gru && grads.db_ih.defined()) backend.copy(context, grads.db_ih, grads.db_hh);
-    else column_sums(backend, context, recurrent, grads.db_hh, 0);
-  }
-}
+
+  CudaBackend& backend_;
+  Context& context_;
+  const RnnLayer layer_;
+  const View in_x_;
+  const RnnGrads grads_;
+  const int64_t steps_, batch_, hidden_, columns_, width_, shared_;
+  const Dense w_ih_, w_hh_, h0_, c0_, y_, reserve_, dy_, dx_;
+  const Scratch dgates_, dh_, dc_;
+  const View all_, dh_view_, dc_view_;
+};
 
 }  // namespace
+
+std::unique_ptr<CellPass> cell_backward(CudaBackend& backend, Context& context, const RnnLayer& layer,
+                                        const RnnInputs& in, const RnnOutputs& out, const View& dy,
+                                        const View& dhn, const View& dcn, const RnnGrads& grads) {
+  const auto make = [&]<class S>(TypeTag<S>) -> std::unique_ptr<CellPass> {
+    return std::make_unique<Backward<S>>(backend, context, layer, in, out, dy, dhn, dcn, grads);
+  };
+  switch (in.x.dtype) {
+    case kFloat16: return make(TypeTag<Half>{});
+    case kBFloat16: return make(TypeTag<BFloat16>{});
+    case kFloat64: return make(TypeTag<double>{});
+    default: return make(TypeTag<float>{});
+  }
+}
 
 void rnn_cell_backward(CudaBackend& backend, Context& context, const RnnLayer& layer, const RnnInputs& in,
                        const RnnOutputs& out, const View& dy, const View& dhn, const View& dcn,
@@ -181,12 +229,9 @@ void rnn_cell_backward(CudaBackend& backend, Context& context, const RnnLayer& l
       copy_state(backend, context, {}, v);
     return;
   }
-  switch (in.x.dtype) {
-    case kFloat16: return run<Half>(backend, context, layer, in, out, dy, dhn, dcn, grads);
-    case kBFloat16: return run<BFloat16>(backend, context, layer, in, out, dy, dhn, dcn, grads);
-    case kFloat64: return run<double>(backend, context, layer, in, out, dy, dhn, dcn, grads);
-    default: return run<float>(backend, context, layer, in, out, dy, dhn, dcn, grads);
-  }
+  const auto pass = cell_backward(backend, context, layer, in, out, dy, dhn, dcn, grads);
+  pass->run(0, in.x.size(0));
+  pass->finish();
 }
 
 }  // namespace weft::cuda

@@ -1,8 +1,8 @@
 // Forward of one direction of one recurrent layer over a whole sequence, by weft's cell. x [T, N, I] -> y [T,
-// N, H] (=), hn, cn [N, H] (=). One product computes the input projections of all steps, in the reserve if
-// that has the compute type. Then each step runs one product W_hh h and one kernel. The kernel adds the two,
-// applies the gates, and writes the state, y and the reserve. The half dtypes keep pre-activations and the
-// running state in float32.
+// N, H] (=), hn, cn [N, H] (=). One product computes the input projections of a run of steps (rnn.h), usually
+// all of them, in the reserve if that has the compute type. Then each step runs one product W_hh h and one
+// kernel. The kernel adds the two, applies the gates, and writes the state, y and the reserve. The half
+// dtypes keep pre-activations and the running state in float32.
 //
 // 2 T N G H (I + H) flops. Per (t, n, column) a step's kernel reads 2 G numbers and the biases, and writes y
 // and reserve_width numbers.
@@ -84,73 +84,107 @@ template <class S> struct CellStep {
   }
 };
 
-template <class S>
-void run(CudaBackend& backend, Context& context, const RnnLayer& layer, const RnnInputs& in,
-         const RnnOutputs& out) {
+template <class S> class Forward final : public CellPass {
+ public:
+  Forward(CudaBackend& backend, Context& context, const RnnLayer& layer, const RnnInputs& in,
+          const RnnOutputs& out, int64_t longest)
+      : backend_(backend),
+        context_(context),
+        layer_(layer),
+        steps_(in.x.size(0)),
+        batch_(in.x.size(1)),
+        hidden_(in.w_hh.size(1)),
+        columns_(layer.gates() * hidden_),
+        x_(backend, context, in.x, kStored, Flow::kIn, true),
+        w_ih_(backend, context, in.w_ih, kStored, Flow::kIn),
+        w_hh_(backend, context, in.w_hh, kStored, Flow::kIn),
+        b_ih_(backend, context, in.b_ih, kStored, Flow::kIn),
+        b_hh_(backend, context, in.b_hh, kStored, Flow::kIn),
+        h0_(backend, context, in.h0, kStored, Flow::kIn),
+        y_(backend, context, out.y, kStored, Flow::kOut),
+        hn_(backend, context, out.hn, kStored, Flow::kOut),
+        cn_(backend, context, lstm() ? out.cn : View{}, kStored, Flow::kOut),
+        reserve_(backend, context, out.reserve, kStored, Flow::kOut, true),
+        in_reserve_(reserve_.defined() && kStored == kComputed),
+        apart_(backend, context, in_reserve_ ? 0 : bytes_of(std::min(longest, steps_) * batch_ * columns_)),
+        from_h_(backend, context, bytes_of(batch_ * columns_)),
+        cell_(backend, context, lstm() ? bytes_of(batch_ * hidden_) : 0) {
+    if (lstm())
+      copy_state(backend, context, in.c0, {cell_.as<C>(), kComputed, {batch_, hidden_}, {hidden_, 1}});
+  }
+
+  void run(int64_t first, int64_t last) override {
+    // Input projections: in the reserve's rows, or in separate memory.
+    const int64_t begin = std::min(time(first), time(last - 1)), end = begin + last - first,
+                  from_x_row = in_reserve_ ? reserve_.row() : columns_;
+    C* const from_x = in_reserve_ ? reserve_.at<C>(begin) : apart_.as<C>();
+    backend_.matmul(context_, 1, x_.matrix(begin, end), transposed(w_ih_.matrix()), 0, {},
+                    {from_x, kComputed, {(end - begin) * batch_, columns_}, {from_x_row, 1}});
+    for (int64_t s = first; s < last; ++s)
+      step(s, from_x + (time(s) - begin) * batch_ * from_x_row, from_x_row);
+  }
+  void finish() override { y_.finish(), hn_.finish(), cn_.finish(), reserve_.finish(); }
+
+ private:
   using C = CellType<S>;
   using Flow = Dense::Flow;
-  constexpr DType kStored = dtype_of<S>, kComputed = dtype_of<C>;
-  const int64_t steps = in.x.size(0), batch = in.x.size(1), hidden = in.w_hh.size(1),
-                columns = layer.gates() * hidden;
-  const bool lstm = layer.mode == RnnMode::kLstm;
-  const auto time = [&](int64_t s) { return layer.reverse ? steps - 1 - s : s; };
+  static constexpr DType kStored = dtype_of<S>, kComputed = dtype_of<C>;
+  static size_t bytes_of(int64_t numbers) { return static_cast<size_t>(numbers) * sizeof(C); }
+  bool lstm() const { return layer_.mode == RnnMode::kLstm; }
+  int64_t time(int64_t s) const { return layer_.reverse ? steps_ - 1 - s : s; }
 
-  const Dense x(backend, context, in.x, kStored, Flow::kIn, true),
-      w_ih(backend, context, in.w_ih, kStored, Flow::kIn),
-      w_hh(backend, context, in.w_hh, kStored, Flow::kIn);
-  const Dense b_ih(backend, context, in.b_ih, kStored, Flow::kIn),
-      b_hh(backend, context, in.b_hh, kStored, Flow::kIn), h0(backend, context, in.h0, kStored, Flow::kIn);
-  const Dense y(backend, context, out.y, kStored, Flow::kOut),
-      hn(backend, context, out.hn, kStored, Flow::kOut);
-  const Dense cn(backend, context, lstm ? out.cn : View{}, kStored, Flow::kOut),
-      reserve(backend, context, out.reserve, kStored, Flow::kOut, true);
-
-  // Input projections: in the reserve's rows, or in separate memory.
-  const bool in_reserve = reserve.defined() && kStored == kComputed;
-  const int64_t from_x_row = in_reserve ? reserve.row() : columns;
-  const Scratch apart(backend, context,
-                      in_reserve ? 0 : static_cast<size_t>(steps * batch * columns) * sizeof(C));
-  C* const from_x = in_reserve ? reserve.at<C>(0) : apart.as<C>();
-  backend.matmul(context, 1, x.matrix(), transposed(w_ih.matrix()), 0, {},
-                 {from_x, kComputed, {steps * batch, columns}, {from_x_row, 1}});
-
-  const Scratch from_h(backend, context, static_cast<size_t>(batch * columns) * sizeof(C)),
-      cell(backend, context, lstm ? static_cast<size_t>(batch * hidden) * sizeof(C) : 0);
-  if (lstm) copy_state(backend, context, in.c0, {cell.as<C>(), kComputed, {batch, hidden}, {hidden, 1}});
-  for (int64_t s = 0; s < steps; ++s) {
+  void step(int64_t s, const C* from_x, int64_t from_x_row) {
     const int64_t t = time(s);
-    const Dense& before = s == 0 ? h0 : y;
+    const Dense& before = s == 0 ? h0_ : y_;
     const int64_t at = s == 0 ? 0 : time(s - 1);
     if (before.defined())
-      backend.matmul(context, 1, before.step(at), transposed(w_hh.matrix()), 0, {},
-                     {from_h.as<C>(), kComputed, {batch, columns}, {columns, 1}});
-    const bool last = s + 1 == steps;
-    launch(backend.stream_of(context), "rnn_cell", cell_grid(batch, hidden),
-           CellStep<S>{layer.mode, batch, hidden, from_x + t * batch * from_x_row, from_x_row,
-                       before.defined() ? from_h.as<C>() : nullptr, b_ih.at<S>(0), b_hh.at<S>(0),
-                       before.at<S>(at), before.row(), cell.as<C>(), y.at<S>(t), y.row(), reserve.at<S>(t),
-                       reserve.row(), last ? hn.at<S>(0) : nullptr, last ? cn.at<S>(0) : nullptr, hn.row(),
-                       cn.row()});
+      backend_.matmul(context_, 1, before.step(at), transposed(w_hh_.matrix()), 0, {},
+                      {from_h_.as<C>(), kComputed, {batch_, columns_}, {columns_, 1}});
+    const bool last = s + 1 == steps_;
+    launch(backend_.stream_of(context_), "rnn_cell", cell_grid(batch_, hidden_),
+           CellStep<S>{layer_.mode, batch_, hidden_, from_x, from_x_row,
+                       before.defined() ? from_h_.as<C>() : nullptr, b_ih_.at<S>(0), b_hh_.at<S>(0),
+                       before.at<S>(at), before.row(), cell_.as<C>(), y_.at<S>(t), y_.row(),
+                       reserve_.at<S>(t), reserve_.row(), last ? hn_.at<S>(0) : nullptr,
+                       last ? cn_.at<S>(0) : nullptr, hn_.row(), cn_.row()});
   }
-  y.finish(), hn.finish(), cn.finish(), reserve.finish();
-}
+
+  CudaBackend& backend_;
+  Context& context_;
+  const RnnLayer layer_;
+  const int64_t steps_, batch_, hidden_, columns_;
+  const Dense x_, w_ih_, w_hh_, b_ih_, b_hh_, h0_, y_, hn_, cn_, reserve_;
+  const bool in_reserve_;
+  const Scratch apart_, from_h_, cell_;
+};
 
 }  // namespace
 
+std::unique_ptr<CellPass> cell_forward(CudaBackend& backend, Context& context, const RnnLayer& layer,
+                                       const RnnInputs& in, const RnnOutputs& out, int64_t longest) {
+  const auto make = [&]<class S>(TypeTag<S>) -> std::unique_ptr<CellPass> {
+    return std::make_unique<Forward<S>>(backend, context, layer, in, out, longest);
+  };
+  switch (in.x.dtype) {
+    case kFloat16: return make(TypeTag<Half>{});
+    case kBFloat16: return make(TypeTag<BFloat16>{});
+    case kFloat64: return make(TypeTag<double>{});
+    default: return make(TypeTag<float>{});
+  }
+}
+
 void rnn_cell_forward(CudaBackend& backend, Context& context, const RnnLayer& layer, const RnnInputs& in,
                       const RnnOutputs& out) {
+  const int64_t steps = in.x.size(0);
   if (in.x.size(1) == 0 || in.w_hh.size(1) == 0) return;
-  if (in.x.size(0) == 0) {
+  if (steps == 0) {
     copy_state(backend, context, in.h0, out.hn);
     if (layer.mode == RnnMode::kLstm) copy_state(backend, context, in.c0, out.cn);
     return;
   }
-  switch (in.x.dtype) {
-    case kFloat16: return run<Half>(backend, context, layer, in, out);
-    case kBFloat16: return run<BFloat16>(backend, context, layer, in, out);
-    case kFloat64: return run<double>(backend, context, layer, in, out);
-    default: return run<float>(backend, context, layer, in, out);
-  }
+  const auto pass = cell_forward(backend, context, layer, in, out, steps);
+  pass->run(0, steps);
+  pass->finish();
 }
 
 }  // namespace weft::cuda
