@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include <weft/kernels/device.h>
 #include <weft/kernels/pointwise.h>
@@ -112,6 +113,9 @@ struct RnnStack {
   double dropout = 0;      ///< on the output of every layer but the last
   PhiloxKey key = {};      ///< key of this call's dropout; the masks may differ from Backend::dropout's
   uint64_t key_epoch = 0;  ///< Generator::epoch of the key's generator
+  int64_t chunk = 0;       ///< as RnnStackRoom::chunk told
+  /// With a chunk: the keys of Backend::dropout on the output of each layer but the last.
+  std::vector<PhiloxKey> keys = {};
   int64_t directions() const { return both ? 2 : 1; }
   int64_t cells() const { return layers * directions(); }
 };
@@ -142,6 +146,8 @@ struct RnnStackGrads {
 /// weights in the backend's format, `reserve` everything else.
 struct RnnStackRoom {
   int64_t weights = 0, reserve = 0;
+  /// Not 0: the layers overlap in chunks of as many steps, and dropout has the masks of Backend::dropout.
+  int64_t chunk = 0;
 };
 
 /// The operations of one device. Callers have checked all sizes and allocated the outputs.

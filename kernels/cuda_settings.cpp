@@ -1,10 +1,14 @@
-// The settings of cuda_settings.h, as atomics: any thread may change them. The default of use_cudnn is read
-// from WEFT_CUDNN at the first use.
+// The settings of cuda_settings.h, as atomics: any thread may change them. The defaults of use_cudnn and
+// recurrent_wavefront are read from the environment at the first use.
 #include <weft/kernels/cuda_settings.h>
 
 #include <atomic>
+#include <charconv>
 #include <cstdlib>
 #include <string_view>
+#include <system_error>
+
+#include <weft/kernels/str.h>
 
 namespace weft::cuda {
 
@@ -18,6 +22,17 @@ std::atomic<bool>& cudnn() {
   }();
   return use;
 }
+
+std::atomic<int>& wavefront() {
+  static std::atomic<int> chunks = [] {
+    const char* const set = std::getenv("WEFT_RECURRENT_WAVEFRONT");
+    const std::string_view text = set ? set : "";
+    int number = 0;
+    const auto end = std::from_chars(text.data(), text.data() + text.size(), number);
+    return end.ec == std::errc() && end.ptr == text.data() + text.size() && number > 0 ? number : 0;
+  }();
+  return chunks;
+}
 }  // namespace
 
 bool allow_tf32() noexcept { return tf32.load(std::memory_order_relaxed); }
@@ -26,5 +41,11 @@ bool use_cudnn() noexcept { return cudnn().load(std::memory_order_relaxed); }
 void set_use_cudnn(bool use) noexcept { cudnn().store(use, std::memory_order_relaxed); }
 bool cudnn_dropout() noexcept { return dropout_of_cudnn.load(std::memory_order_relaxed); }
 void set_cudnn_dropout(bool use) noexcept { dropout_of_cudnn.store(use, std::memory_order_relaxed); }
+int recurrent_wavefront() noexcept { return wavefront().load(std::memory_order_relaxed); }
+void set_recurrent_wavefront(int chunks) {
+  if (chunks < 0)
+    throw ValueError(str("set_recurrent_wavefront: takes 0 or a number of chunks, got ", chunks));
+  wavefront().store(chunks, std::memory_order_relaxed);
+}
 
 }  // namespace weft::cuda

@@ -26,4 +26,14 @@ WEFT_API bool cudnn_dropout() noexcept;
 /// Sets it for later forward passes.
 WEFT_API void set_cudnn_dropout(bool use) noexcept;
 
+/// The number of chunks of time, or fewer, in which weft's kernels run a recurrent stack. While a layer works
+/// on a chunk, the next one works on the chunk before, on a second stream. This covers stacks of two or more
+/// layers in one direction; others, and all while it is 0, go layer by layer, as they do with use_cudnn().
+/// Dropout between the layers has the same masks in both forms. It is 0, unless WEFT_RECURRENT_WAVEFRONT in
+/// the environment is a number: no device has shown yet that it is faster.
+WEFT_API int recurrent_wavefront() noexcept;
+/// Sets it for later forward passes; a backward takes the form of its forward. 1 is as 0. Throws: ValueError
+/// if it is negative.
+WEFT_API void set_recurrent_wavefront(int chunks);
+
 }  // namespace weft::cuda

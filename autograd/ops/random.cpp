@@ -8,13 +8,6 @@ namespace {
 
 Generator& chosen(Generator* g) { return g ? *g : default_generator(); }
 
-Tensor drop(const Tensor& x, double p, PhiloxKey key) {
-  Tensor y = empty(x.sizes(), {.dtype = x.dtype(), .device = x.device()});
-  if (y.numel() != 0) launch::backend_of(x).dropout(launch::context(), key, p, x.view_of(), y.view_of());
-  return record("dropout", y, {x},
-                [p, key](const Tensor& g, Needs) -> GradList { return {drop(g, p, key)}; });
-}
-
 /// Row-major index and value of the first element of p whose `sound` is false; index -1 if all are true.
 std::pair<int64_t, double> first_unsound(const Tensor& p, const Tensor& sound) {
   if (all(sound).item<bool>()) return {-1, 0};
@@ -24,6 +17,13 @@ std::pair<int64_t, double> first_unsound(const Tensor& p, const Tensor& sound) {
 
 }  // namespace
 
+Tensor formula::dropout_of(const Tensor& x, double p, PhiloxKey key) {
+  Tensor y = empty(x.sizes(), {.dtype = x.dtype(), .device = x.device()});
+  if (y.numel() != 0) launch::backend_of(x).dropout(launch::context(), key, p, x.view_of(), y.view_of());
+  return record("dropout", y, {x},
+                [p, key](const Tensor& g, Needs) -> GradList { return {dropout_of(g, p, key)}; });
+}
+
 Tensor dropout(In x, double p, bool training, Generator* generator) {
   launch::check_defined("dropout", x);
   if (!(p >= 0 && p <= 1)) throw ValueError(str("dropout: p must be in [0, 1], got ", p));
@@ -31,7 +31,7 @@ Tensor dropout(In x, double p, bool training, Generator* generator) {
   if (!training || p == 0) return x;
   const PhiloxKey key = chosen(generator).take(x->numel());
   return p == 1 ? masked_fill(x.get(), ones({}, {.dtype = kBool, .device = x->device()}), 0)
-                : drop(x, p, key);
+                : formula::dropout_of(x, p, key);
 }
 
 Tensor multinomial(In weights, Whole count, bool replacement, Generator* generator) {

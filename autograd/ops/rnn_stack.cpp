@@ -1,5 +1,5 @@
 // rnn_stack (inner/rnn_stack.h). The node keeps its inputs, its outputs and the backend's reserve. It also
-// keeps the packed weights, unless they are larger than the reserve: then backward packs them again.
+// keeps packed weights, unless they are larger than the reserve: then backward packs them again.
 #include <weft/autograd/ops/inner/rnn_stack.h>
 
 #include <weft/autograd/ops/inner/formula.h>
@@ -41,6 +41,8 @@ std::vector<Tensor> composed_stack(const RnnStack& s, const StackArgs& a) {
       if (lstm) c.push_back(out[2]);
     }
     x = ys.size() == 1 ? ys[0] : cat(ys, 2);
+    if (static_cast<size_t>(layer) < s.keys.size())
+      x = formula::dropout_of(x, s.dropout, s.keys[static_cast<size_t>(layer)]);
   }
   return {x, stack(h, 0), lstm ? stack(c, 0) : Tensor()};
 }
@@ -88,19 +90,25 @@ std::optional<RnnResult> rnn_stack(RnnStack stack, const Tensor& x, const Tensor
   const StackArgs a = formula::contiguous_all(args);
   cells = cells_of(a);
   const RnnStackInputs in{optional_view(a[0]), optional_view(a[1]), optional_view(a[2]), cells};
-  if (stack.dropout > 0) stack.key = generator.take(1), stack.key_epoch = generator.epoch();
-
   const bool wanted = detail::wants_record(std::span<const Tensor>(args));
   const int64_t steps = x.size(0), n = x.size(1), width = weights[1].size(1);
+  const bool own_masks = stack.dropout > 0 && room->chunk == 0;
+  stack.chunk = room->chunk;
+  if (own_masks) stack.key = generator.take(1), stack.key_epoch = generator.epoch();
+  else if (stack.dropout > 0)  // as dropout() between the layers takes them
+    for (int64_t layer = 0; layer + 1 < stack.layers; ++layer)
+      stack.keys.push_back(generator.take(steps * n * width));
+
   const TensorOptions like{.dtype = args[0].dtype(), .device = x.device()};
   Tensor outputs[3] = {empty({steps, n, stack.directions() * width}, like),
                        empty({stack.cells(), n, width}, like),
                        lstm ? empty({stack.cells(), n, width}, like) : Tensor()};
-  // Dropout needs a forward in training mode, which has a reserve even if no gradient is wanted.
-  const bool keeps = wanted || stack.dropout > 0;
+  // cuDNN's dropout needs a forward in training mode, which has a reserve even if no gradient is wanted.
+  const bool keeps = wanted || own_masks;
   // Weights larger than the reserve are packed again for backward. A program may make many calls of one step
   // each, and every node would keep them.
-  const Tensor packed = wanted && room->weights <= room->reserve ? empty({room->weights}, like) : Tensor(),
+  const bool packs = wanted && room->weights > 0 && room->weights <= room->reserve;
+  const Tensor packed = packs ? empty({room->weights}, like) : Tensor(),
                reserve = keeps ? empty({room->reserve}, like) : Tensor();
   device.rnn_stack_forward(launch::context(), stack, in,
                            {optional_view(outputs[0]), optional_view(outputs[1]), optional_view(outputs[2]),
@@ -119,7 +127,7 @@ std::optional<RnnResult> rnn_stack(RnnStack stack, const Tensor& x, const Tensor
         StackArgs inputs;
         for (const Saved& s : saved) inputs.push_back(s.defined() ? s.get() : Tensor());
         if (grad_enabled()) {
-          if (stack.dropout > 0)
+          if (stack.dropout > 0 && stack.keys.empty())
             throw AutogradError(str(formula::rnn_name(stack.mode),
                                     ": create_graph needs the masks of dropout ", stack.dropout,
                                     ", which cuDNN keeps to itself; see cuda::set_cudnn_dropout"));

@@ -1,5 +1,5 @@
-// Recurrent layers on the device, where there is one: cuDNN's against weft's own cell, and both against the
-// CPU.
+// Recurrent layers on the device, where there is one: cuDNN's against weft's own cell, both against the CPU,
+// and stacks in chunks against their layers.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -7,6 +7,7 @@
 
 #include <weft/kernels/accelerator.h>
 #include <weft/kernels/cuda_settings.h>
+#include <weft/tensor/cuda.h>
 #include <weft/weft.h>
 
 namespace weft {
@@ -18,9 +19,13 @@ struct CudaRecurrent : testing::Test {
   void SetUp() override {
     if (!cuda::is_available()) GTEST_SKIP() << "no CUDA device";
   }
-  void TearDown() override { cuda::set_use_cudnn(before); }
+  void TearDown() override {
+    cuda::set_use_cudnn(before);
+    cuda::set_recurrent_wavefront(chunks);
+  }
   const Device gpu{DeviceType::kCuda, 0};
   const bool before = cuda::use_cudnn();
+  const int chunks = cuda::recurrent_wavefront();
 };
 
 struct Case {
@@ -172,6 +177,51 @@ TEST_F(CudaRecurrent, a_layer_repeats_its_bits) {
     cuda::set_use_cudnn(cudnn);
     const Case c{.steps = 35, .batch = 20, .inputs = 65, .hidden = 65};
     EXPECT_TRUE(same_bits(run(c, gpu), run(c, gpu))) << "cuDNN " << cudnn;
+  }
+}
+
+/// Outputs and gradients of a stack with dropout in training, plain and then from two replays of a graph, on
+/// the CPU.
+std::vector<Tensor> run_stack(DType dtype, Device device, int chunks, bool recorded) {
+  Generator numbers(3);
+  nn::LSTM stack(40, 48, {.num_layers = 3, .dropout = 0.4, .dtype = dtype, .generator = &numbers});
+  const Tensor x = randn({35, 4, 40}, {.dtype = kFloat64}, &numbers).to(dtype).to(device).requires_grad_();
+  stack.to(device);
+  cuda::set_recurrent_wavefront(chunks);
+  manual_seed(9);
+  std::vector<Tensor> wanted = stack.parameters(), out, all;
+  wanted.push_back(x);
+  const auto step = [&] {
+    const nn::RnnOutput r = stack.forward(x);
+    out = {r.y.detach(), r.h.detach(), r.c.detach()};
+    for (const Tensor& g : grad({(r.y * r.y).sum() + r.h.sum() + r.c.sum()}, wanted)) out.push_back(g);
+  };
+  const auto tell = [&] {
+    for (const Tensor& t : out) all.push_back(t.to(kCpu).to(kFloat64));
+  };
+  step();
+  tell();
+  if (!recorded) return all;
+  cuda::Graph graph(device);
+  graph.capture(step);
+  for (int i = 0; i < 2; ++i) {
+    graph.replay();
+    tell();
+  }
+  return all;
+}
+
+TEST_F(CudaRecurrent, a_stack_in_chunks_matches_its_layers_and_the_cpu) {
+  cuda::set_use_cudnn(false);
+  for (const DType dtype : {kFloat32, kFloat64, kBFloat16}) {
+    const std::vector<Tensor> layers = run_stack(dtype, gpu, 0, true);
+    for (const int chunks : {2, 6}) {
+      SCOPED_TRACE(str(dtype, " ", chunks));
+      const std::vector<Tensor> cut = run_stack(dtype, gpu, chunks, true);
+      expect_near(cut, layers, tolerance(dtype));
+      EXPECT_TRUE(same_bits(cut, run_stack(dtype, gpu, chunks, true)));
+    }
+    expect_near(run_stack(dtype, gpu, 6, false), run_stack(dtype, kCpu, 6, false), tolerance(dtype));
   }
 }
 

@@ -6,11 +6,11 @@
 #include <weft/kernels/cuda/host/runtime.h>
 #include <weft/kernels/cuda_settings.h>
 #include <weft/tensor/cuda.h>
-#include "stacks.h"
 #include "support/errors.h"
 #include "support/libraries/libraries.h"
 #include "support/simt/memory.h"
 #include "support/simt/thread.h"
+#include "support/stacks.h"
 
 namespace weft::cuda {
 namespace {

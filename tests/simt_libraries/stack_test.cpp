@@ -6,11 +6,11 @@
 
 #include <weft/kernels/cuda_settings.h>
 #include <weft/tensor/cuda.h>
-#include "stacks.h"
 #include "support/errors.h"
 #include "support/libraries/libraries.h"
 #include "support/simt/device.h"
 #include "support/simt/streams.h"
+#include "support/stacks.h"
 
 namespace weft::cuda {
 namespace {
@@ -25,6 +25,7 @@ struct EmulatedStacks : testing::Test {
   void TearDown() override {
     settings() = {};
     set_cudnn_dropout(false);
+    set_recurrent_wavefront(0);
     set_use_cudnn(true);
   }
   const Device gpu{DeviceType::kCuda, 0};
@@ -331,6 +332,41 @@ TEST_F(EmulatedStacks, with_dropout_of_cudnn_draw_on_one_stream_after_the_other)
     side.synchronize();
     EXPECT_TRUE(same(there, second));
   }
+}
+
+// The emulated cuBLASLt chooses by the sizes of a product, so sums may differ in their order.
+TEST_F(EmulatedStacks, in_chunks_match_layer_by_layer_with_the_masks_of_the_cpu) {
+  set_use_cudnn(false);
+  const Net net(dropping(), gpu), host(dropping(), kCpu);
+  const auto given = [](const Net& which, int chunks) {
+    set_recurrent_wavefront(chunks);
+    manual_seed(5);
+    const simt::Deferred late(chunks == 3 ? simt::Others::kEarly : simt::Others::kLate);
+    return which.run();
+  };
+  const auto before = counts();
+  const auto plain = given(net, 0);
+  for (const int chunks : {2, 3}) expect_near(given(net, chunks), plain, 1e-10);
+  expect_near(given(net, 3), given(host, 3), 1e-10);
+  EXPECT_EQ(counts().rnn_training, before.rnn_training);
+}
+
+TEST_F(EmulatedStacks, in_chunks_are_recorded) {
+  set_use_cudnn(false);
+  const Net net(dropping(), gpu);
+  const auto replayed = [&](int chunks) {
+    set_recurrent_wavefront(chunks);
+    manual_seed(5);
+    vector<Tensor> out, told;
+    Graph graph(gpu);
+    graph.capture([&] { out = net.run(); });
+    for (int i = 0; i < 2; ++i) {
+      graph.replay();
+      for (const Tensor& t : out) told.push_back(t.to(kCpu));
+    }
+    return told;
+  };
+  expect_near(replayed(3), replayed(0), 1e-10);
 }
 
 }  // namespace

@@ -68,6 +68,8 @@ inline Tensor as_line(const Tensor& x) { return x.dim() == 0 ? reshape(x, {1}) :
 template <class F> Tensor in_float(const Tensor& x, F&& op) { return to(op(to(x, kFloat32)), x.dtype()); }
 /// The loss reduced by `reduction`.
 Tensor reduce_loss(const Tensor& loss, Reduction reduction);
+/// Dropout with the mask of `key`; p in [0, 1).
+Tensor dropout_of(const Tensor& x, double p, PhiloxKey key);
 /// `value` as a tensor [] of x's dtype and device.
 Tensor number_like(const Tensor& x, Scalar value);
 

@@ -13,8 +13,8 @@ namespace weft {
 /// Shape: y [T, N, directions * H], hn and cn [cells, N, H]. Returns nullopt if x's device does not run the
 /// stack in one call, or the arguments differ in dtype or device. Sizes are not checked: nn/rnn.h does that.
 /// `weights`: w_ih, w_hh, b_ih and b_hh of each cell, undefined if absent. If stack.dropout > 0, it draws
-/// from `generator`. Grad: to every input, fused; composed under create_graph, where dropout throws
-/// AutogradError.
+/// from `generator`. Grad: to every input, fused; composed under create_graph, where dropout with masks of
+/// cuDNN's throws AutogradError.
 std::optional<RnnResult> rnn_stack(RnnStack stack, const Tensor& x, const Tensor& h0, const Tensor& c0,
                                    std::span<const Tensor> weights, Generator& generator);
 

@@ -145,6 +145,23 @@ void CudaBackend::delete_stream(void* stream) noexcept {
       std::find(urgent_streams_.begin(), urgent_streams_.end(), stream) != urgent_streams_.end();
   idle_streams_[urgent].push_back(stream);
 }
+void* CudaBackend::second_stream(void* stream) {
+  stream = named(stream);
+  bool urgent = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = second_streams_.find(stream); found != second_streams_.end()) return found->second;
+    urgent = std::find(urgent_streams_.begin(), urgent_streams_.end(), stream) != urgent_streams_.end();
+  }
+  void* const made = new_stream(urgent);
+  void* kept;
+  {
+    const std::lock_guard lock(mutex_);
+    kept = second_streams_.try_emplace(stream, made).first->second;
+  }
+  if (kept != made) delete_stream(made);
+  return kept;
+}
 void CudaBackend::synchronize_stream(void* stream) {
   enter();
   runtime::synchronize(named(stream));

@@ -93,6 +93,9 @@ class CudaBackend final : public Accelerator {
   void synchronize_stream(void* stream) override;
   bool stream_done(void* stream) override;
   void* current_stream() const override;
+  /// The stream for work of weft's own beside that of `stream`. It is joined with that one whenever an
+  /// operation returns, so it takes part in the recordings of that one alone.
+  void* second_stream(void* stream);
   void set_current_stream(void* stream) override;
   void* default_stream() const override { return default_stream_; }
   void* new_event(bool timing) override;
@@ -145,7 +148,8 @@ class CudaBackend final : public Accelerator {
   std::vector<void*> idle_streams_[2];
   std::vector<void*> urgent_streams_;  // of high priority
   std::vector<void*> streams_;         // all
-  std::set<int> peers_;                // devices with peer access requested
+  std::map<void*, void*> second_streams_;
+  std::set<int> peers_;  // devices with peer access requested
   // event -> fault record of the thread that recorded it
   std::unordered_map<void*, Fault*> reporters_;
   std::set<void*> recorded_events_;  // events within a recording

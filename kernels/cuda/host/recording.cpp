@@ -11,6 +11,7 @@
 #include <weft/kernels/cuda/host/cuda_backend.h>
 #include <weft/kernels/cuda/host/pinned.h>
 #include <weft/kernels/cuda/host/rnn_seam.h>
+#include <weft/kernels/cuda_settings.h>
 
 namespace weft::cuda {
 
@@ -39,6 +40,7 @@ void CudaBackend::begin_capture(void* stream) {
     throw ValueError(str("begin_capture: the default stream of ", device(),
                          " cannot be recorded; make one with new_stream"));
   cudnn::prepare_recording(*this);
+  if (recurrent_wavefront() > 1) second_stream(stream);  // made before the recording
   allocator_.empty_cache();  // during the recording the pool can grow by new memory only
   allocator_.begin_pool(stream);
   auto recording = std::make_unique<Recording>();

@@ -1,7 +1,8 @@
 // Recurrent layers of the CUDA backend: on cuDNN if it accepts the layer (host/rnn_seam.h), else on weft's
-// cell (rnn.h). Whole stacks run on cuDNN only.
+// cell (rnn.h). Whole stacks run on cuDNN, or on weft's cell in chunks of time (rnn_wavefront.h).
 #include <weft/kernels/cuda/host/rnn_seam.h>
 #include <weft/kernels/cuda/ops/rnn.h>
+#include <weft/kernels/cuda/ops/rnn_wavefront.h>
 
 namespace weft::cuda {
 
@@ -29,17 +30,20 @@ void CudaBackend::rnn_backward(Context& context, const RnnLayer& layer, const Rn
 std::optional<RnnStackRoom> CudaBackend::rnn_stack(Context& context, const RnnStack& stack,
                                                    const RnnStackInputs& in) {
   enter();
-  return cudnn::takes(*this, context, stack, in);
+  if (const auto room = cudnn::takes(*this, context, stack, in)) return room;
+  return wavefront::takes(stack, in);
 }
 void CudaBackend::rnn_stack_forward(Context& context, const RnnStack& stack, const RnnStackInputs& in,
                                     const RnnStackOutputs& out) {
   enter();
+  if (stack.chunk > 0) return wavefront::forward(*this, context, stack, in, out);
   cudnn::forward(*this, context, stack, in, out);
 }
 void CudaBackend::rnn_stack_backward(Context& context, const RnnStack& stack, const RnnStackInputs& in,
                                      const RnnStackOutputs& out, View dy, View dhn, View dcn,
                                      const RnnStackGrads& grads) {
   enter();
+  if (stack.chunk > 0) return wavefront::backward(*this, context, stack, in, out, dy, dhn, dcn, grads);
   cudnn::backward(*this, context, stack, in, out, dy, dhn, dcn, grads);
 }
 
