@@ -86,7 +86,11 @@ struct LanguageModel : nn::Module {
   }
 };
 
-/// One recurrent layer, and a stack of four, forward and backward, on weft's kernels and on cuDNN.
+/// The chunks of the rows named `Wavefront`.
+constexpr int kChunks = 6;
+
+/// One recurrent layer, and a stack of four, forward and backward, on weft's kernels and on cuDNN; the stack
+/// also in chunks on two streams.
 void recurrent_layers(Bench& b) {
   for (const auto& [steps, batch, size] : {std::array<int64_t, 3>{35, 20, 650},
                                            {35, 20, 1500},
@@ -101,14 +105,20 @@ void recurrent_layers(Bench& b) {
         rnn.to(gpu), rnn.to(dtype);
         const Tensor x = randn({steps, batch, size}, {.dtype = dtype, .device = gpu}).requires_grad_(),
                      g = randn({steps, batch, size}, {.dtype = dtype, .device = gpu});
-        for (const bool cudnn : {false, true}) {
-          cuda::set_use_cudnn(cudnn);
-          b.run(str(name, cudnn ? "Cudnn" : "", "/", dtype, "/", steps, "x", batch, "x", size), [&] {
+        const auto run = [&](const char* kind) {
+          b.run(str(name, kind, "/", dtype, "/", steps, "x", batch, "x", size), [&] {
             rnn.zero_grad();
             rnn.forward(x).y.backward(g);
           });
-        }
+        };
+        run("");
+        cuda::set_use_cudnn(true);
+        run("Cudnn");
         cuda::set_use_cudnn(false);
+        if (layers == 1) return;
+        cuda::set_recurrent_wavefront(kChunks);
+        run("Wavefront");
+        cuda::set_recurrent_wavefront(0);
       };
       layer.template operator()<nn::LSTM>("Lstm", 1);
       layer.template operator()<nn::GRU>("Gru", 1);
@@ -120,7 +130,8 @@ void language_model(Bench& b, int64_t vocabulary, int64_t size, double dropout) 
   const auto row = [&](const char* kind) { return str(kind, "/", vocabulary, "/", size); };
   bool wanted = false;
   for (const char* kind : {"LmStep", "LmForward", "LmBackward", "LmUpdate", "LmStepBFloat16", "LmStepGraph",
-                           "LmStepCudnn", "LmStepCudnnDropout", "LmStepBFloat16Cudnn", "LmStepGraphCudnn"})
+                           "LmStepCudnn", "LmStepCudnnDropout", "LmStepBFloat16Cudnn", "LmStepGraphCudnn",
+                           "LmStepWavefront", "LmStepBFloat16Wavefront", "LmStepGraphWavefront"})
     wanted |= b.wants(row(kind));
   if (!wanted) return;
   manual_seed(1);
@@ -170,6 +181,11 @@ void language_model(Bench& b, int64_t vocabulary, int64_t size, double dropout) 
   });
   b.run(row("LmStepBFloat16"), half);
   recorded(row("LmStepGraph"));
+  cuda::set_recurrent_wavefront(kChunks);
+  b.run(row("LmStepWavefront"), step);
+  b.run(row("LmStepBFloat16Wavefront"), half);
+  recorded(row("LmStepGraphWavefront"));
+  cuda::set_recurrent_wavefront(0);
   cuda::set_use_cudnn(true);
   b.run(row("LmStepCudnn"), step);
   b.run(row("LmStepBFloat16Cudnn"), half);
