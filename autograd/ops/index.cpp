@@ -5,6 +5,7 @@
 #include <weft/autograd/ops/inner/formula.h>
 #include <weft/autograd/tape/inner/packed_rows.h>
 #include <weft/tensor/inner/arrears.h>
+#include <weft/tensor/inner/tracer.h>
 
 namespace weft {
 
@@ -61,6 +62,7 @@ Tensor embedding_backward(const Tensor& g, const Tensor& ids, int64_t rows, int6
 
 // The same, of the rows that ids name alone.
 Tensor sparse_backward(const Tensor& g, const Tensor& ids, int64_t rows, int64_t skip) {
+  detail::refuse_trace("makes a row-wise gradient");  // it depends on the ids, which are read here
   const int64_t width = g.sizes().back(), n = ids.numel();
   const detail::Lookups found = detail::lookups_of(launch::cast(launch::reshaped(ids, {n}), kInt64), skip);
   Tensor values = launch::zeros({found.rows.numel(), width}, g.dtype(), g.device());

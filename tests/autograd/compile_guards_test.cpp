@@ -1,7 +1,11 @@
 // compile() at its edges: tensors that change under a program, errors in a replay, arguments that are leaves
-// or alias each other. Also results that are views of each other, and the options and groups of optimizers.
+// or alias each other. Also results that are views of each other, the options and groups of optimizers, and
+// the scopes and gradients that need a run of the function.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <any>
+#include <cmath>
 #include <optional>
 #include <thread>
 
@@ -11,6 +15,8 @@
 #include <weft/autograd/tape/engine.h>
 #include <weft/autograd/tape/grad_mode.h>
 #include <weft/autograd/tape/hooks.h>
+#include <weft/autograd/tape/row_grad.h>
+#include <weft/autograd/tape/saved_hooks.h>
 #include <weft/optim/optim.h>
 #include <weft/tensor/factories.h>
 
@@ -132,6 +138,75 @@ TEST(CompileGuards, casts_that_an_outer_autocast_keeps_are_not_captured) {
     w.detach().mul_(2);
   }
   EXPECT_TRUE(has(f.reason(), "Autocast"));
+}
+
+// ---- scopes and gradients without a replay
+
+TEST(CompileGuards, saved_tensor_hooks_outside_of_f_get_its_tensors) {
+  const Tensor w = test::leaf({2, 3});
+  auto f = compile([&](const Tensor& x) { return grad({(x * w).sum()}, {w})[0]; });
+  for (int i = 0; i < 4; ++i) f(row({1.0 * i, 2}));
+  EXPECT_EQ(f.reason(), "");
+  int packed = 0;
+  {
+    const SavedTensorHooks hooks(
+        [&](const Tensor& x) -> std::any {
+          ++packed;
+          return x * 2;
+        },
+        [](const std::any& kept) { return std::any_cast<const Tensor&>(kept); });
+    EXPECT_EQ(values(f(row({5, 7}))), (Numbers{10, 14}));
+    EXPECT_TRUE(has(f.reason(), "SavedTensorHooks"));
+  }
+  EXPECT_GT(packed, 0);
+  EXPECT_EQ(values(f(row({5, 7}))), (Numbers{5, 7}));
+  EXPECT_EQ(f.reason(), "");
+}
+
+TEST(CompileGuards, a_detect_anomaly_outside_of_f_finds_its_nan) {
+  const Tensor w = test::leaf({0, 4});
+  auto f = compile([&](const Tensor& x) { return grad({(x * sqrt(w)).sum()}, {w})[0]; });
+  for (int i = 0; i < 4; ++i) f(row({0, 1.0 * i}));
+  EXPECT_EQ(f.reason(), "");
+  EXPECT_TRUE(std::isnan(values(f(row({0, 1})))[0]));
+  {
+    const DetectAnomaly on;
+    EXPECT_TRUE(has(error_of<AutogradError>([&] { f(row({0, 1})); }), "NaN"));
+    EXPECT_TRUE(has(f.reason(), "DetectAnomaly"));
+  }
+  f(row({0, 1}));
+  EXPECT_EQ(f.reason(), "");
+}
+
+TEST(CompileGuards, row_wise_gradients_are_made_and_stepped_by_f) {
+  const Tensor table = ones({4, 2}, {.dtype = kFloat64}).requires_grad_();
+  const auto made = [&](const Tensor& at) {
+    table.zero_grad();
+    embedding(table, at, -1, true).sum().backward();
+  };
+  auto makes = compile(made);
+  for (int i = 0; i < 6; ++i) {
+    makes(ids({i % 4, 1}));
+    const RowGrad rows = table.row_grad();
+    ASSERT_TRUE(rows.defined());
+    EXPECT_EQ(rows.rows.to_vector<int64_t>().back(), std::max(i % 4, 1));
+  }
+  EXPECT_TRUE(has(makes.reason(), "row-wise gradient")) << makes.reason();
+
+  optim::SparseAdam adam({table}, {.lr = 0.1});
+  auto steps = compile([&](const Tensor& at) {
+    made(at);
+    adam.step();
+    table.zero_grad();
+  });
+  for (int i = 0; i < 6; ++i) {
+    const Numbers before = values(table);
+    steps(ids({i % 4}));
+    const Numbers after = values(table);
+    for (size_t k = 0; k < 4; ++k) EXPECT_EQ(after[2 * k] != before[2 * k], k == static_cast<size_t>(i % 4));
+  }
+  EXPECT_EQ(adam.steps(0), 6);
+  EXPECT_TRUE(has(steps.reason(), "row-wise gradient")) << steps.reason();
 }
 
 // ---- arguments

@@ -1,4 +1,4 @@
-// compile() of training steps: gradients of leaves, optimizers, and their guards.
+// compile() of training steps: gradients of leaves, the optimizers of all rules, and their guards.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -7,6 +7,7 @@
 #include <weft/autograd/tape/compile.h>
 #include <weft/autograd/tape/grad_mode.h>
 #include <weft/optim/optim.h>
+#include <weft/optim/rules/table.h>
 #include <weft/tensor/factories.h>
 
 #include "../support/errors.h"
@@ -20,44 +21,107 @@ using test::row;
 using test::values;
 using Steps = std::vector<double>;
 
+/// A small model whose weight and bias are two groups with options of their own.
+template <class Rule> struct Training {
+  using Options = typename Rule::Options;
+  Tensor w, b;
+  Rule rule;
+  bool clips;
+  Training(DType dtype, const Options& of_w, const Options& of_b, bool clipped)
+      : w(row({0.5, -0.25, 0.75}).to(dtype).requires_grad_()),
+        b(row({0.1}).to(dtype).requires_grad_()),
+        rule({{{w}, of_w}, {{b}, of_b}}),
+        clips(clipped) {}
+  Tensor operator()(const Tensor& x, const Tensor& y) {
+    rule.zero_grad();
+    const Tensor loss = square((x * w).sum({1}) + b - y).mean();
+    loss.backward();
+    if (clips) rule.step_clipped(0.5);
+    else rule.step();
+    return loss.detach();
+  }
+};
+
+struct Kind {
+  int check_every = 0;
+  DType dtype = kFloat64;
+  bool clipped = false;
+};
+
 /// Steps of a small model by f and by its replays, which end with the same bits.
-template <class Rule> void expect_same_training(const typename Rule::Options& options, int check_every) {
-  struct Training {
-    Tensor w = row({0.5, -0.25, 0.75}).requires_grad_(), b = row({0.1}).requires_grad_();
-    Rule rule;
-    explicit Training(const typename Rule::Options& o) : rule({w, b}, o) {}
-    Tensor operator()(const Tensor& x, const Tensor& y) {
-      rule.zero_grad();
-      const Tensor loss = square((x * w).sum({1}) + b - y).mean();
-      loss.backward();
-      rule.step();
-      return loss.detach();
-    }
-  };
-  Training plain(options), recorded(options);
-  auto f =
-      compile([&](const Tensor& x, const Tensor& y) { return recorded(x, y); }, {.check_every = check_every});
+template <class Rule>
+void expect_same_training(const typename Rule::Options& of_w, const typename Rule::Options& of_b,
+                          Kind kind = {}) {
+  Training<Rule> plain(kind.dtype, of_w, of_b, kind.clipped), recorded(kind.dtype, of_w, of_b, kind.clipped);
+  SCOPED_TRACE(str(plain.rule.name(), " of ", kind.dtype));
+  auto f = compile([&](const Tensor& x, const Tensor& y) { return recorded(x, y); },
+                   {.check_every = kind.check_every});
   manual_seed(4);
   for (int i = 0; i < 9; ++i) {
     if (i == 6)
       for (Rule* const rule : {&plain.rule, &recorded.rule}) rule->set_lr(0, 0.01);
-    const Tensor x = randn({4, 3}, {.dtype = kFloat64}), y = randn({4}, {.dtype = kFloat64});
-    EXPECT_EQ(values(f(x, y)), values(plain(x, y))) << i;
-    EXPECT_EQ(values(recorded.w), values(plain.w)) << i;
-    EXPECT_EQ(values(recorded.b), values(plain.b)) << i;
-    EXPECT_EQ(values(recorded.w.grad()), values(plain.w.grad())) << i;
+    if (i == 7)
+      for (Rule* const rule : {&plain.rule, &recorded.rule}) rule->set_lr(1, 0.02);
+    const Tensor x = randn({4, 3}).to(kind.dtype), y = randn({4}).to(kind.dtype);
+    const Steps before = values(recorded.w.detach().to(kFloat64));
+    EXPECT_TRUE(equal(f(x, y), plain(x, y))) << i;
+    EXPECT_TRUE(equal(recorded.w, plain.w)) << i;
+    EXPECT_TRUE(equal(recorded.b, plain.b)) << i;
+    EXPECT_TRUE(equal(recorded.w.grad(), plain.w.grad())) << i;
+    EXPECT_TRUE(is_half(kind.dtype) || values(recorded.w.detach().to(kFloat64)) != before) << i;
     EXPECT_EQ(recorded.rule.steps(0), i + 1);
+    EXPECT_EQ(recorded.rule.steps(1), i + 1);
   }
   EXPECT_EQ(f.reason(), "");
   EXPECT_GE(f.stats().replays, 5);
+  const optim::StateDict left = recorded.rule.state_dict(), right = plain.rule.state_dict();
+  ASSERT_EQ(left.size(), right.size());
+  for (size_t i = 0; i < left.size(); ++i)
+    EXPECT_TRUE(equal(left[i].second, right[i].second)) << left[i].first;
 }
 
 TEST(CompileTraining, a_training_step_is_replayed_with_the_rate_of_the_replay) {
   for (const int check_every : {0, 1, 2}) {
-    expect_same_training<optim::SGD>({.lr = 0.1}, check_every);
-    expect_same_training<optim::SGD>({.lr = 0.1, .momentum = 0.9}, check_every);
-    expect_same_training<optim::Adam>({.lr = 0.1}, check_every);
+    expect_same_training<optim::SGD>({.lr = 0.1}, {.lr = 0.1}, {check_every});
+    expect_same_training<optim::SGD>({.lr = 0.1, .momentum = 0.9}, {.lr = 0.1, .momentum = 0.9},
+                                     {check_every});
+    expect_same_training<optim::Adam>({.lr = 0.1}, {.lr = 0.1}, {check_every});
   }
+}
+
+TEST(CompileTraining, the_step_of_every_rule_is_replayed) {
+#define WEFT_REPLAYED(Name, ...)                   \
+  for (const bool clipped : {false, true})         \
+    for (const DType dtype : {kFloat32, kFloat64}) \
+      expect_same_training<optim::Name>({.lr = 0.1}, {.lr = 0.05}, {0, dtype, clipped});
+  WEFT_OPTIMIZER_RULES(WEFT_REPLAYED)
+#undef WEFT_REPLAYED
+}
+
+TEST(CompileTraining, the_step_over_master_weights_of_every_rule_is_replayed) {
+#define WEFT_REPLAYED(Name, ...)                                           \
+  for (const DType dtype : {kFloat16, kBFloat16})                          \
+    expect_same_training<optim::Name>({.lr = 0.1, .master_weights = true}, \
+                                      {.lr = 0.05, .master_weights = true}, {0, dtype});
+  WEFT_OPTIMIZER_RULES(WEFT_REPLAYED)
+#undef WEFT_REPLAYED
+}
+
+TEST(CompileTraining, groups_whose_options_choose_other_forms_of_a_rule_are_replayed) {
+  using namespace optim;
+  expect_same_training<SGD>({.lr = 0.1}, {.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1, .nesterov = true});
+  expect_same_training<Adam>({.lr = 0.1, .amsgrad = true}, {.lr = 0.1, .maximize = true});
+  expect_same_training<AdamW>({.lr = 0.1}, {.lr = 0.1, .weight_decay = 0.1, .amsgrad = true});
+  expect_same_training<RMSprop>({.lr = 0.1, .momentum = 0.5, .centered = true}, {.lr = 0.1});
+  expect_same_training<QHM>({.lr = 0.1, .momentum = 0.9, .nu = 0.7},
+                            {.lr = 0.1,
+                             .momentum = 0.9,
+                             .nu = 0.7,
+                             .weight_decay = 0.1,
+                             .weight_decay_type = WeightDecay::kDirect});
+  expect_same_training<QHAdam>({.lr = 0.1, .nu1 = 0.7, .weight_decay = 0.1},
+                               {.lr = 0.1, .weight_decay = 0.1, .weight_decay_type = WeightDecay::kDirect});
+  expect_same_training<Adagrad>({.lr = 0.1, .lr_decay = 0.1}, {.lr = 0.1, .weight_decay = 0.1});
 }
 
 TEST(CompileTraining, a_gradient_of_a_replay_is_a_fresh_tensor_that_backward_may_add_to) {

@@ -106,6 +106,23 @@ TEST_F(SimtDevice, tensors_of_two_devices_do_not_meet) {
   EXPECT_EQ(filled.to_vector<float>(), (vector<float>{3, 3, 1, 1}));
 }
 
+TEST_F(SimtDevice, a_compiled_function_runs_as_usual_for_tensors_of_the_device) {
+  auto f = compile([](const Tensor& x) { return x * 2 + 1; });
+  for (int i = 0; i < 4; ++i) {
+    const Tensor y = f(full({2}, i, {.dtype = kFloat32, .device = gpu}));
+    EXPECT_EQ(y.device(), gpu);
+    EXPECT_EQ(y.to_vector<float>(), (vector<float>(2, 2.0f * static_cast<float>(i) + 1)));
+    EXPECT_EQ(f.reason(), "an argument is not on the CPU");
+  }
+  EXPECT_EQ(f.stats().eager, 4);
+  const Tensor there = ones({2}, {.device = gpu});
+  auto captures = compile([&](const Tensor& x) { return (x.to(gpu) * there).to(kCpu); });
+  for (int i = 0; i < 6; ++i)
+    EXPECT_EQ(captures(full({2}, i, {.dtype = kFloat32})).to_vector<float>(),
+              (vector<float>(2, static_cast<float>(i))));
+  EXPECT_NE(captures.reason(), "");
+}
+
 TEST_F(SimtDevice, integers_are_not_divided_by_the_number_zero) {
   for (const DType t : {kInt64, kInt32, kUInt8, kBool}) {
     const Tensor x = ones({3}, {.dtype = t, .device = "cuda:0"});
