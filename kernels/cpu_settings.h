@@ -34,8 +34,9 @@ WEFT_API const char* cpu_isa();
 WEFT_API void set_cpu_isa(const char* name);
 
 /// The settings that decide the bits of float32 products: the instruction set, the table of engines, the
-/// version of oneDNN. WEFT_GEMM and WEFT_AUTOTUNE are included if set. In one version of weft, equal texts
-/// mean equal bits for equal products, unless the process autotunes or uses MKL.
+/// version of oneDNN. WEFT_GEMM and WEFT_AUTOTUNE are included if set, and the version of MKL if products may
+/// use it. In one version of weft, equal texts mean equal bits for equal products, unless the process
+/// autotunes or uses MKL.
 /// Example: "avx512, table 3817265401, oneDNN 2.6.3".
 /// Throws: ValueError for a value of WEFT_GEMM or WEFT_AUTOTUNE that products would refuse.
 WEFT_API std::string product_engines();

@@ -19,7 +19,7 @@ constexpr int kRuns = 3;
 std::vector<GemmEngine> engines() {
   std::vector<GemmEngine> all{GemmEngine::kTile, GemmEngine::kEigen};
   if (has_onednn()) all.push_back(GemmEngine::kOnednn);
-  if (std::getenv("WEFT_MKL_LIBRARY") && mkl_missing().empty()) all.push_back(GemmEngine::kMkl);
+  if (autotunes_mkl()) all.push_back(GemmEngine::kMkl);
   return all;
 }
 
@@ -60,6 +60,8 @@ bool autotunes() {
   }();
   return on;
 }
+
+bool autotunes_mkl() { return std::getenv("WEFT_MKL_LIBRARY") && mkl_missing().empty(); }
 
 GemmEngine tuned_engine(const ProductShape& shape, FunctionRef<void(GemmEngine)> run) {
   Known& all = known();

@@ -12,6 +12,8 @@ namespace weft::kernels {
 
 /// Whether WEFT_AUTOTUNE is 1. Throws: ValueError for a value other than 0 or 1.
 WEFT_API bool autotunes();
+/// Whether MKL is among the engines that are measured: WEFT_MKL_LIBRARY names it, and it was loaded.
+bool autotunes_mkl();
 
 struct ProductShape {
   int64_t m, n, k;

@@ -131,10 +131,13 @@ std::string product_engines() {
   text += str(", oneDNN ", v->major, ".", v->minor, ".", v->patch);
 #endif
   const GemmEngine engine = kernels::gemm_engine();
+  const bool tunes = engine == GemmEngine::kAuto && kernels::autotunes();
+  if (engine == GemmEngine::kMkl || (tunes && kernels::autotunes_mkl()))
+    text += ", MKL " + kernels::mkl_version();
   if (engine != GemmEngine::kAuto) {
     constexpr const char* kNames[] = {"auto", "tile", "eigen", "onednn", "mkl"};
     text += str(", WEFT_GEMM=", kNames[static_cast<int>(engine)]);
-  } else if (kernels::autotunes()) {
+  } else if (tunes) {
     text += ", WEFT_AUTOTUNE=1";
   }
   return text;

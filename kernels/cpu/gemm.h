@@ -39,5 +39,7 @@ void mkl_sgemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t
                const float* a, int64_t lda, const float* b, int64_t ldb, float beta, float* c, int64_t ldc);
 /// Empty where MKL was loaded, from WEFT_MKL_LIBRARY or by its usual names; else the reason.
 const std::string& mkl_missing();
+/// Its version, such as "2026.0.2"; empty where it was not loaded.
+const std::string& mkl_version();
 
 }  // namespace weft::kernels

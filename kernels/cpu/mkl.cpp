@@ -12,16 +12,31 @@ namespace {
 enum Cblas : int { kRowMajor = 101, kPlain = 111, kTransposed = 112 };
 constexpr int kSequential = 1;
 
+/// MKLVersion of its mkl_types.h.
+struct Version {
+  int major = 0, minor = 0, update = 0;
+  const char *status = nullptr, *build = nullptr, *processor = nullptr, *platform = nullptr;
+};
+
 struct Mkl {
   LibraryFile file{"WEFT_MKL_LIBRARY", "libmkl_rt.so.3", "libmkl_rt.so.2"};
   void (*sgemm)(Cblas layout, Cblas a, Cblas b, int m, int n, int k, float alpha, const float* x, int lda,
                 const float* y, int ldb, float beta, float* c, int ldc) = nullptr;
+  std::string version;
   Mkl() {
     int (*set_layer)(int) = nullptr;
+    void (*get_version)(Version*) = nullptr;
     file.find(set_layer, "MKL_Set_Threading_Layer");
+    file.find(get_version, "MKL_Get_Version");
     file.find(sgemm, "cblas_sgemm");
-    if (set_layer) set_layer(kSequential);
-    else sgemm = nullptr;
+    if (!file.missing().empty()) {
+      sgemm = nullptr;
+      return;
+    }
+    set_layer(kSequential);
+    Version v;
+    get_version(&v);
+    version = str(v.major, ".", v.minor, ".", v.update);
   }
 };
 const Mkl& mkl() {
@@ -32,6 +47,7 @@ const Mkl& mkl() {
 }  // namespace
 
 const std::string& mkl_missing() { return mkl().file.missing(); }
+const std::string& mkl_version() { return mkl().version; }
 
 void mkl_sgemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, float alpha,
                const float* a, int64_t lda, const float* b, int64_t ldb, float beta, float* c, int64_t ldc) {

@@ -217,8 +217,7 @@ void gemm_here(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c
   if constexpr (sizeof(T) == sizeof(float)) {
     const GemmEngine engine = gemm_engine();
     const GemmEngine taken = engine == GemmEngine::kAuto ? engine_for(m, n, k, b.col != 1) : engine;
-    if (taken == GemmEngine::kOnednn || taken == GemmEngine::kMkl)
-      return library_task(taken, m, n, k, a, b, c, c_row, finish);
+    if (taken != GemmEngine::kTile && k > 0) return library_task(taken, m, n, k, a, b, c, c_row, finish);
   }
   const Parts rows(m, kTaskRows);
   for (int64_t part = 0; part < rows.count; ++part) {
