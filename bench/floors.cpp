@@ -5,7 +5,9 @@
 //   floor/sgd, ...      an optimizer's step over 25M floats as one loop
 //   floor/small_adam    that loop over 1,000 arrays of 100 floats
 //   floor/two_copies    an array into warm shared memory and out of it
-//   floor/socket        a message of 64 bytes and its answer between two processes; idle: after 1 ms of sleep
+//   floor/small_add     the addition of two numbers whose result has a header and a block of memory
+//   floor/socket        a message of 64 bytes and its answer between two processes; idle: after 1 ms asleep;
+//                       outstanding_64: 64 of them, as many at once as the system takes
 #include <benchmark/benchmark.h>
 
 #include <sys/mman.h>
@@ -17,7 +19,9 @@
 #include <chrono>
 #include <cmath>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include <weft/weft.h>
@@ -116,6 +120,65 @@ void small_adam(benchmark::State& state) { adam_loop(state, 1000, 100); }
 BENCHMARK(large_adam)->Name("floor/adam")->Unit(benchmark::kMillisecond);
 BENCHMARK(small_adam)->Name("floor/small_adam")->Unit(benchmark::kMicrosecond);
 
+/// Blocks of one size by a list of free ones.
+class Blocks {
+ public:
+  explicit Blocks(size_t bytes) : bytes_(bytes) { give(take()); }
+  ~Blocks() {
+    while (free_) std::free(take());
+  }
+  Blocks(const Blocks&) = delete;
+  void* take() {
+    if (!free_) return std::malloc(bytes_);
+    return std::exchange(free_, *static_cast<void**>(free_));
+  }
+  void give(void* block) {
+    *static_cast<void**>(block) = free_;
+    free_ = block;
+  }
+
+ private:
+  size_t bytes_;
+  void* free_ = nullptr;
+};
+
+struct SmallArray {
+  float* data;
+  int64_t dims, sizes[8], strides[8];
+  int references, dtype, device;
+};
+
+void small_add(benchmark::State& state) {
+  Blocks headers(sizeof(SmallArray)), memory(64);
+  const auto made = [&](float value) {
+    auto* const x = static_cast<SmallArray*>(headers.take());
+    x->data = static_cast<float*>(memory.take());
+    x->dims = x->sizes[0] = x->strides[0] = x->references = 1;
+    x->dtype = x->device = 0;
+    x->data[0] = value;
+    return x;
+  };
+  const auto drop = [&](SmallArray* x) {
+    if (--x->references > 0) return;
+    memory.give(x->data);
+    headers.give(x);
+  };
+  SmallArray *const a = made(1), *const b = made(2);
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(a);
+    benchmark::DoNotOptimize(b);
+    if (a->dtype != b->dtype || a->device != b->device || a->dims != b->dims || a->sizes[0] != b->sizes[0])
+      return state.SkipWithError("other sizes");
+    SmallArray* sum = made(a->data[0] + b->data[0]);
+    benchmark::DoNotOptimize(sum);
+    benchmark::ClobberMemory();
+    drop(sum);
+  }
+  drop(a);
+  drop(b);
+}
+BENCHMARK(small_add)->Name("floor/small_add");
+
 void two_copies(benchmark::State& state) {
   const auto bytes = static_cast<size_t>(state.range(0));
   void* const shared =
@@ -151,7 +214,7 @@ BENCHMARK(two_copies)
   }
 }
 
-void socket_round(benchmark::State& state, bool spin, bool idle) {
+void socket_round(benchmark::State& state, bool spin, bool idle, int outstanding = 1) {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
     return state.SkipWithError("no socket");
@@ -166,8 +229,15 @@ void socket_round(benchmark::State& state, bool spin, bool idle) {
   for (auto _ : state) {
     if (idle) usleep(1000);
     const auto start = Clock::now();
-    send(ends[0], message, sizeof message, 0);
-    while (recv(ends[0], message, sizeof message, flags) < 0) {
+    for (int sent = 0, back = 0; back < outstanding;) {
+      // the system takes few messages ahead, and refuses the next one
+      if (sent < outstanding && send(ends[0], message, sizeof message, sent > back ? MSG_DONTWAIT : 0) > 0) {
+        ++sent;
+        continue;
+      }
+      while (recv(ends[0], message, sizeof message, flags) < 0) {
+      }
+      ++back;
     }
     state.SetIterationTime(std::chrono::duration<double>(Clock::now() - start).count());
   }
@@ -180,6 +250,10 @@ BENCHMARK_CAPTURE(socket_round, spinning, true, false)
     ->Unit(benchmark::kMicrosecond);
 BENCHMARK_CAPTURE(socket_round, blocking, false, false)
     ->Name("floor/socket/blocking")
+    ->UseManualTime()
+    ->Unit(benchmark::kMicrosecond);
+BENCHMARK_CAPTURE(socket_round, outstanding, false, false, 64)
+    ->Name("floor/socket/outstanding_64")
     ->UseManualTime()
     ->Unit(benchmark::kMicrosecond);
 BENCHMARK_CAPTURE(socket_round, idle, false, true)

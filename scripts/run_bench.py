@@ -60,7 +60,7 @@ def main():
         command = "scripts/bench.sh " + " ".join(f"--{flag}" for flag in flags)
         print("written to " + table.write_record(results, command, torch, options.repeat))
     print(f"{len(results.ours)} benchmarks on {programs.machine()}")
-    return 1 if results.failed or not results.ours else 0
+    return 1 if results.failed or not results.ours or table.unexplained(results) else 0
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import re
 
 from . import goals, programs
 
+NO_REASON = "MISSED WITHOUT A REASON in scripts/bench/goals.py"
 UNITS = (("s", 1e9), ("ms", 1e6), ("us", 1e3), ("ns", 1.0))
 
 
@@ -32,11 +33,19 @@ def outcome(goal, case, results):
     return ("met" if met else "MISSED") + (", unsteady" if noisy else "")
 
 
+def missed(results):
+    return [goal for goal in goals.GOALS if goal.wish and goal.name in results.ours
+            and goal.wish.met(goals.case_of(goal, results)) is False]
+
+
 def reasons(results):
-    """Why a row misses its goal, as far as goals.py knows."""
-    missed = [goal for goal in goals.GOALS if goal.why and goal.wish and goal.name in results.ours
-              and goal.wish.met(goals.case_of(goal, results)) is False]
-    return [f"{goal.work}: {goal.why}{allowed(goal, results)}" for goal in missed]
+    """Why each row misses that misses its goal."""
+    return [f"{goal.work}: {goal.why or NO_REASON}{allowed(goal, results)}" for goal in missed(results)]
+
+
+def unexplained(results):
+    """The rows that miss their goal, and goals.py has no reason."""
+    return [goal.work for goal in missed(results) if not goal.why]
 
 
 def allowed(goal, results):
