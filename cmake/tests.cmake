@@ -365,6 +365,9 @@ if(Python3_FOUND AND EXISTS ${PROJECT_SOURCE_DIR}/scripts/check_house.py)
   add_test(NAME House.goals_that_are_missed_have_a_reason
     COMMAND ${Python3_EXECUTABLE} ${tests}/support/house/goals_test.py)
   set_tests_properties(House.goals_that_are_missed_have_a_reason PROPERTIES TIMEOUT 60 LABELS house)
+  add_test(NAME House.layers_that_add_instructions_are_refused
+    COMMAND ${Python3_EXECUTABLE} ${tests}/support/house/instructions_test.py)
+  set_tests_properties(House.layers_that_add_instructions_are_refused PROPERTIES TIMEOUT 60 LABELS house)
   add_test(NAME House.public_headers_compile_alone
     COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/check_headers.py
             --compiler ${CMAKE_CXX_COMPILER} --include ${PROJECT_BINARY_DIR}/include
