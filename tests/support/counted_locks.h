@@ -8,10 +8,12 @@
 #include <atomic>
 #include <cstdint>
 
+#include "support/own_code.h"
+
 namespace weft::test {
 
-/// Locks of all threads so far.
-inline std::atomic<int64_t> locks_taken{0};
+/// Locks of all threads so far, and those that code of the program took itself.
+inline std::atomic<int64_t> locks_taken{0}, own_locks_taken{0};
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 inline constexpr bool kLocksAreCounted = false;
@@ -31,6 +33,8 @@ extern "C" int pthread_mutex_lock(pthread_mutex_t* mutex) noexcept {
     real.store(lock, std::memory_order_relaxed);
   }
   weft::test::locks_taken.fetch_add(1, std::memory_order_relaxed);
+  if (weft::test::is_own_code(__builtin_return_address(0)))
+    weft::test::own_locks_taken.fetch_add(1, std::memory_order_relaxed);
   return lock(mutex);
 }
 #endif

@@ -38,6 +38,7 @@ void do_job(int (*child)(const std::string& job, int rank)) {
   } catch (const std::exception& e) {
     std::fprintf(stderr, "rank %d: %s\n", *rank, e.what());
   }
+  std::fflush(stdout);
   _exit(status);
 }
 

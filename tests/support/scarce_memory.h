@@ -22,8 +22,8 @@ struct AllocationsLeft {
   const std::atomic<bool>* none = nullptr;  ///< while it is true, all fail
 };
 inline constinit thread_local AllocationsLeft allocations_left{};
-/// Allocations of all threads so far.
-inline std::atomic<int64_t> allocations_made{0};
+/// Allocations of all threads so far, and those that code of the program asked for itself.
+inline std::atomic<int64_t> allocations_made{0}, own_allocations_made{0};
 
 /// For its scope, on its thread: `after` allocations succeed, and the next `failures` ones fail.
 class NoMemory {
