@@ -179,11 +179,11 @@ RECURRENT = (
     "rows that read weights in place (20 x 256 x 256 from 128 to 154 GFLOP/s), packs of sixteen rows at once "
     "(20 x 256 x 256, transposed, from 82 to 103), MKL by the same operations (129 against 109 ms a step)")
 
-# of floor/sgd and its like; the time is that of the loop
 STEP = (
-    "on a Xeon the order of the loop was the reason: the floor's loop over the tensors of the step took 13.3 "
-    "to 13.9 of its 14.6 to 15.0 ms; on an AMD EPYC no reason was found; tried: fetches 1 or 2 KiB ahead (1 "
-    "to 2 %), four places side by side (13.1 and 13.2 ms), the four in turns by one instruction (no gain)")
+    "the order in which a loop reads its places sets its rate, on each processor another one: on a Xeon the "
+    "floor's loop over the tensors of the step took 13.3 to 13.9 of its 14.6 to 15.0 ms; tried: fetches 1 or "
+    "2 KiB ahead (1 to 2 % there, nothing on an AMD EPYC), four places side by side (13.1 and 13.2 ms there, "
+    "but 8.0 for 5.2 on the EPYC, which has one place), two places (5.0 on the EPYC)")
 
 ADDITION = (
     "two sleeping threads are woken per call where spins do not meet; tried: spins of 50 us after short "
