@@ -9,6 +9,7 @@
 #include <utility>
 
 #include <weft/autograd/ops/ops.h>
+#include <weft/autograd/tape/engine.h>
 #include <weft/kernels/cpu/gemm.h>
 #include <weft/tensor/factories.h>
 
@@ -48,7 +49,7 @@ void all_kinds_of_products() {
       matmul(a, b);
       linear(a, c, Tensor());
     }
-  const Tensor x = randn({40, 64}, {}, &draws), w = randn({50, 64}, {}, &draws);
+  const Tensor x = randn({40, 64}, {}, &draws).requires_grad_(), w = randn({50, 64}, {}, &draws);
   linear_cross_entropy(x, w, Tensor(), zeros({40}, {.dtype = kInt64}));
 }
 
@@ -88,7 +89,8 @@ TEST(EngineChoice, products_go_to_mkl_where_WEFT_GEMM_names_it) {
     EXPECT_EQ(linear(ones({33, 40}), ones({50, 40}), Tensor()).min().item<float>(), 7);
     EXPECT_GT(StandIn().products(), one);
     const int64_t two = StandIn().products();
-    linear_cross_entropy(ones({40, 64}), ones({50, 64}), Tensor(), zeros({40}, {.dtype = kInt64}));
+    linear_cross_entropy(ones({40, 64}).requires_grad_(), ones({50, 64}), Tensor(),
+                         zeros({40}, {.dtype = kInt64}));
     EXPECT_GT(StandIn().products(), two);
     EXPECT_TRUE(says(", MKL 2026.2.1, WEFT_GEMM=mkl")) << product_engines();
     // double has the tiles alone
@@ -136,11 +138,11 @@ TEST(EngineChoice, a_library_without_the_functions_of_mkl_is_refused_with_the_mi
 TEST(EngineChoice, fused_losses_and_attention_use_the_engine_of_WEFT_GEMM) {
   const auto results = [] {
     Generator draws(3);
-    const Tensor x = randn({100, 300}, {}, &draws), w = randn({90, 300}, {}, &draws);
+    const Tensor x = randn({100, 300}, {}, &draws).requires_grad_(), w = randn({90, 300}, {}, &draws);
     const Tensor q = randn({1, 1, 70, 64}, {}, &draws);
-    const Tensor loss = linear_cross_entropy(x, w, Tensor(), zeros({100}, {.dtype = kInt64}),
-                                             {.reduction = Reduction::kNone});
-    return std::pair(loss.to_vector<float>(), scaled_dot_product_attention(q, q, q).to_vector<float>());
+    const Tensor loss = linear_cross_entropy(x, w, Tensor(), zeros({100}, {.dtype = kInt64}));
+    return std::pair(grad({loss}, {x})[0].to_vector<float>(),
+                     scaled_dot_product_attention(q, q, q).to_vector<float>());
   };
   const kernels::GemmEngine before = kernels::gemm_engine();
   kernels::set_gemm_engine(kernels::GemmEngine::kTile);
