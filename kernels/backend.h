@@ -182,9 +182,9 @@ class WEFT_API Backend {
   virtual void reduce(Context&, Reduce op, View x, View y) = 0;
   /// values and indices (int64) have size 1 at `dim`; the first of equal values wins. `values` may be absent.
   virtual void arg_reduce(Context&, bool largest, int dim, View x, View values, View indices) = 0;
-  /// Mean and variance (divided by K - correction) over the last dim, in two passes: x [R, K] -> mean, var
-  /// [R].
-  virtual void mean_var(Context&, int64_t correction, View x, View mean, View var) = 0;
+  /// Mean and variance (divided by K - correction, at least 0) over the last dim, in two passes: x [R, K] ->
+  /// mean, var [R] of any floating dtype. K > 0. The variance of equal numbers is 0.
+  virtual void mean_var(Context&, double correction, View x, View mean, View var) = 0;
   /// Cumulative sums or products (kSum, kProd) along `dim`; x and y have the same dtype, floating or int64.
   virtual void cumulate(Context&, Reduce op, int dim, View x, View y) = 0;
   /// Sorted along the last dim of x [R, K], stable; values [R, k], indices int64 [R, k]; k <= K (k < K:

@@ -33,18 +33,46 @@ Tensor mean_over(const Tensor& x, const Dims& dims, Flag keepdim) {
   });
 }
 
-// x minus its mean. Subtracting the mean of the differences removes the rounding error of the first mean:
-// equal numbers give exactly 0.
+// x minus its mean, for gradients that are differentiated again. Subtracting the mean of the differences
+// removes the rounding error of the first mean: equal numbers give exactly 0.
 Tensor centred(const Tensor& x, const Dims& dims) {
   const Tensor near = x - mean_over(x, dims, true);
   return near - mean_over(near, dims, true);
 }
 
-Tensor var_over(const char* name, const Tensor& x, const Dims& dims, double correction, Flag keepdim) {
+// The mean in float64, with reduced dims of size 1, and the variance.
+struct Moments {
+  Tensor mean, var;
+};
+
+Moments moments_of(const char* name, const Tensor& x, const Dims& dims, double correction, Flag keepdim) {
   launch::check_floating(name, x);
-  const auto n = static_cast<double>(launch::reduced_count(x, dims));
-  NoGrad quiet;  // the whole op is one node; the steps below are not recorded
-  return div(sum_over(square(centred(x, dims)), dims, keepdim), std::max(n - correction, 0.0));
+  const NoGrad quiet;
+  Shape order, ones = x.sizes();  // the reduced dims last, as a matrix
+  for (const bool reduced : {false, true})
+    for (int d = 0; d < x.dim(); ++d) {
+      if (dims.on[d] == reduced) order.push_back(d);
+      if (dims.on[d]) ones[d] = 1;
+    }
+  const int64_t count = launch::reduced_count(x, dims), rows = ones.numel();
+  const Tensor mean = empty({rows}, {.dtype = kFloat64, .device = x.device()}),
+               var = empty({rows}, {.dtype = x.dtype(), .device = x.device()});
+  if (count == 0) {
+    launch::fill_into(var, std::numeric_limits<double>::quiet_NaN());
+  } else if (rows != 0) {
+    const Tensor matrix = reshape(permute(x, order), {rows, count});
+    launch::backend_of(x).mean_var(launch::context(), correction, matrix.view_of(), mean.view_of(),
+                                   var.view_of());
+  }
+  return {reshape(mean, ones), reshape(var, launch::reduced_sizes(x, dims, keepdim))};
+}
+
+// scale * (x - mean), where scale has reduced dims of size 1. The mean of floats is subtracted in two parts.
+Tensor scaled_differences(const Tensor& x, const Tensor& mean, const Tensor& scale) {
+  const Tensor high = launch::cast(mean, x.dtype());
+  Tensor near = x - high;
+  if (x.dtype() != kFloat64) near = near - launch::cast(mean - launch::cast(high, kFloat64), x.dtype());
+  return near * scale;
 }
 
 Tensor norm_over(const Tensor& x, double p, const Dims& dims, Flag keepdim) {
@@ -116,10 +144,12 @@ Tensor var(Fp32Arg x, const Shape& dim_list, double correction, Flag keepdim) {
     return in_float(x, [&](const Tensor& v) { return var(v, dim_list, correction, keepdim); });
   const Dims dims = reduced_dims("var", x, dim_list);
   const double n = static_cast<double>(launch::reduced_count(x, dims)) - correction;
-  return record("var", var_over("var", x, dims, correction, keepdim), {x},
-                [x = Saved(x), dims, n](const Tensor& g, Needs) -> GradList {
-                  const Tensor v = x.get();
-                  return {keep_dims(g * (2 / n), v.sizes(), dims) * centred(v, dims)};
+  const Moments moments = moments_of("var", x, dims, correction, keepdim);
+  return record("var", moments.var, {x},
+                [x = Saved(x), mean = moments.mean, dims, n](const Tensor& g, Needs) -> GradList {
+                  const Tensor v = x.get(), scale = keep_dims(g * (2 / n), v.sizes(), dims);
+                  if (grad_enabled()) return {scale * centred(v, dims)};
+                  return {scaled_differences(v, mean, scale)};
                 });
 }
 
@@ -131,13 +161,17 @@ Tensor std(Fp32Arg x, const Shape& dim_list, double correction, Flag keepdim) {
     return in_float(x, [&](const Tensor& v) { return std(v, dim_list, correction, keepdim); });
   const Dims dims = reduced_dims("std", x, dim_list);
   const double n = static_cast<double>(launch::reduced_count(x, dims)) - correction;
-  Tensor y = launch::unary(Unary::kSqrt, var_over("std", x, dims, correction, keepdim));
-  return record("std", y, {x},
-                [x = Saved(x), y = SavedOutput(y), dims, n](const Tensor& g, Needs) -> GradList {
-                  const Tensor v = x.get(), s = y.get(), flat = eq(s, 0);
-                  const Tensor scaled = masked_fill(g / (masked_fill(s, flat, 1) * n), flat, 0);
-                  return {keep_dims(scaled, v.sizes(), dims) * centred(v, dims)};
-                });
+  const Moments moments = moments_of("std", x, dims, correction, keepdim);
+  Tensor y = launch::unary(Unary::kSqrt, moments.var);
+  return record(
+      "std", y, {x},
+      [x = Saved(x), y = SavedOutput(y), mean = moments.mean, dims, n](const Tensor& g, Needs) -> GradList {
+        const Tensor v = x.get(), s = y.get(), flat = eq(s, 0);
+        const Tensor scaled = masked_fill(g / (masked_fill(s, flat, 1) * n), flat, 0);
+        const Tensor scale = keep_dims(scaled, v.sizes(), dims);
+        if (grad_enabled()) return {scale * centred(v, dims)};
+        return {scaled_differences(v, mean, scale)};
+      });
 }
 
 Tensor norm(Fp32Arg x, double p) { return norm_over(x, p, reduced_dims("norm", x, {}), false); }

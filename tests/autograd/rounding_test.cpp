@@ -29,6 +29,22 @@ TEST(Rounding, norms_and_variances_of_halves_stay_in_range) {
   }
 }
 
+TEST(Rounding, gradients_of_variances_far_from_zero_are_right_recorded_or_not) {
+  manual_seed(3);
+  for (const auto& dims : {Shape{}, Shape{0}, Shape{1}, Shape{0, 2}}) {
+    const Tensor x = (randn({6, 7, 5}) * 1e-2 + 1000).requires_grad_(), wide = x.detach().to(kFloat64);
+    const Tensor scale = var(x, dims, 1, true).reciprocal(), exact = wide - mean(wide, dims, true);
+    const double n = static_cast<double>(x.numel()) / static_cast<double>(scale.numel()) - 1;
+    for (const bool recorded : {false, true}) {
+      const Tensor y = var(x, dims, 1, true), s = std(x, dims, 1, true);
+      const Tensor dy = grad({y}, {x}, {scale.detach()}, {.create_graph = recorded})[0],
+                   ds = grad({s}, {x}, {ones(s.sizes())}, {.create_graph = recorded})[0];
+      EXPECT_TRUE(allclose(dy.to(kFloat64), 2 / n * exact * scale.detach().to(kFloat64), 1e-5, 1e-6));
+      EXPECT_TRUE(allclose(ds.to(kFloat64), exact / n * sqrt(scale.detach().to(kFloat64)), 1e-5, 1e-8));
+    }
+  }
+}
+
 TEST(Rounding, a_power_differentiates_in_the_type_of_its_result) {
   const Tensor base = full({}, 5, {.dtype = kInt32}),
                exponent = full({}, 0.5, {.dtype = kFloat64, .requires_grad = true});

@@ -276,17 +276,49 @@ TEST(Reduce, mean_and_variance_take_two_passes) {
     Context context;
     Array<float> x(Shape{3, 501}), mean(Shape{3}), var(Shape{3});
     x.random(1, 9999, 10001);  // the variance is tiny beside the mean
-    for (int64_t correction : {0, 1}) {
+    for (const double correction : {0.0, 1.0, 0.5}) {
       cpu().mean_var(context, correction, x.view(), mean.view(), var.view());
       for (int64_t r = 0; r < 3; ++r) {
         double m = 0, v = 0;
         for (int64_t i = 0; i < 501; ++i) m += x.at(r * 501 + i) / 501;
-        for (int64_t i = 0; i < 501; ++i)
-          v += std::pow(x.at(r * 501 + i) - m, 2) / static_cast<double>(501 - correction);
+        for (int64_t i = 0; i < 501; ++i) v += std::pow(x.at(r * 501 + i) - m, 2) / (501 - correction);
         EXPECT_NEAR(mean.at(r), m, 2e-3);
         EXPECT_NEAR(var.at(r), v, 1e-5);
       }
     }
+  });
+}
+
+/// Rows of n numbers far from zero, side by side or one after the other, and rows of equal numbers.
+template <class T> void check_moments(int64_t n, bool side_by_side) {
+  constexpr int64_t kRows = 70;
+  const Shape strides = side_by_side ? Shape{1, kRows} : Shape{n, 1};
+  Context context;
+  Array<T> x(Shape{kRows, n}, strides);
+  Array<double> mean(Shape{kRows}), var(Shape{kRows});
+  x.random(1, 999, 1001);
+  for (int64_t i = 0; i < n; ++i) x[3 * n + i] = T(0.1);
+  cpu().mean_var(context, 1, x.view(), mean.view(), var.view());
+  for (int64_t r = 0; r < kRows; ++r) {
+    double m = 0, v = 0;
+    for (int64_t i = 0; i < n; ++i) m += (x.at(r * n + i) - x.at(r * n)) / static_cast<double>(n);
+    for (int64_t i = 0; i < n; ++i)
+      v += std::pow(x.at(r * n + i) - x.at(r * n) - m, 2) / static_cast<double>(n - 1);
+    ASSERT_NEAR(mean.at(r), x.at(r * n) + m, 1e-12 * 1000);
+    ASSERT_NEAR(var.at(r), v, 1e-12 * v) << "row " << r << " of " << n;
+    if (r == 3) {
+      ASSERT_EQ(var.at(r), 0) << n;
+    }
+  }
+}
+
+TEST(Reduce, a_variance_is_right_for_every_length_and_0_for_equal_numbers) {
+  each_isa([] {
+    for (const int64_t n : {2, 31, 64, 65, 1000, 4097, 17001})
+      for (const bool side_by_side : {false, true}) {
+        check_moments<float>(n, side_by_side);
+        check_moments<double>(n, side_by_side);
+      }
   });
 }
 

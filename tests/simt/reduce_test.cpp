@@ -192,7 +192,7 @@ TEST(SimtReduce, the_first_nan_is_the_extreme) {
   EXPECT_EQ(indices.device_values(), (std::vector<double>{2, 2}));
 }
 
-void compare_moments(DType t, const Shape& sizes, const Shape& strides, int64_t correction) {
+void compare_moments(DType t, const Shape& sizes, const Shape& strides, double correction) {
   Operand x(t, sizes, strides), mean(t, {sizes[0]}), var(t, {sizes[0]});
   x.random(99, 101, 3);
   Context c;

@@ -18,18 +18,24 @@
 namespace weft::kernels::WEFT_ISA_NS {
 namespace {
 
-WEFT_INLINE VecD load_wide(const double* p) { return load(p); }
-WEFT_INLINE VecD load_wide(const float* p) {
-  float narrow __attribute__((vector_size(kVecBytes / 2)));
-  __builtin_memcpy(&narrow, p, sizeof narrow);
-  return __builtin_convertvector(narrow, VecD);
-}
-
 template <class Op, class C> Accumulator<C> fold_line(const C* p, int64_t n, int64_t stride) {
   using W = Accumulator<C>;
   W total = Op::template identity<W>();
   int64_t i = 0;
-  if constexpr (kVectors<Op> && std::is_floating_point_v<C>) {
+  if constexpr (kChooses<Op> && std::is_same_v<C, float>) {  // a choice is exact without the width
+    constexpr int kCount = kLanes<float>;
+    if (stride == 1 && n >= 4 * kCount) {
+      VecF best[4];
+      for (VecF& b : best) b = splat(static_cast<float>(Op::template identity<double>()));
+      for (; i + 4 * kCount <= n; i += 4 * kCount)
+        for (int k = 0; k < 4; ++k) best[k] = Op::combine(best[k], Op::map(load(p + i + k * kCount)));
+      for (; i + kCount <= n; i += kCount) best[0] = Op::combine(best[0], Op::map(load(p + i)));
+      const VecF all = Op::combine(Op::combine(best[0], best[1]), Op::combine(best[2], best[3]));
+      total = Op::combine(
+          total, static_cast<W>(fold_lanes<float>(
+                     all, [](auto a, auto b) __attribute__((always_inline)) { return Op::combine(a, b); })));
+    }
+  } else if constexpr (kVectors<Op> && std::is_floating_point_v<C>) {
     constexpr int kCount = kLanes<double>;
     if (stride == 1 && n >= 4 * kCount) {
       VecD sum[4];
@@ -426,63 +432,6 @@ void IsaBackend::arg_reduce(Context&, bool largest, int dim, View x, View values
                   put_place(from + j * bytes, places[j], line.offset(1) + (first + j) * value_strides[run],
                             line.offset(2) + (first + j) * indices.stride(run));
               });
-}
-
-namespace {
-
-/// Sum of (x - mean)^2.
-template <class C>
-WEFT_INLINE double squares_about(double sum, double mean, const C* p, int64_t n, int64_t stride) {
-  for (int64_t i = 0; i < n; ++i) {
-    const double d = static_cast<double>(p[i * stride]) - mean;
-    sum += d * d;
-  }
-  return sum;
-}
-
-struct Moments {
-  double mean, squares;
-};
-
-/// For a line that must be converted; a separate function, because it needs a block on the stack.
-template <class C>
-__attribute__((noinline)) Moments converted_moments(const Source<C>& source, int64_t offset, int64_t n,
-                                                    int64_t stride) {
-  alignas(64) C block[kChunk];
-  Moments out{source.fold(kFolds<SumOp, C>, 0, offset, n, stride) / static_cast<double>(n), 0};
-  for (int64_t done = 0; done < n; done += kChunk) {
-    const int64_t count = n - done < kChunk ? n - done : kChunk;
-    source.read(offset + done * stride, count, stride, 1, 0, block);
-    out.squares = squares_about(out.squares, out.mean, block, count, 1);
-  }
-  return out;
-}
-
-template <class C> void mean_var_as(int64_t correction, const View& x, const View& mean, const View& var) {
-  const int64_t n = x.size(1), step = x.stride(1);
-  const Source<C> source(x);
-  each_line<3>({x.size(0), n}, 1, {x.strides, {mean.stride(0), 0}, {var.stride(0), 0}},
-               [&](const Lines<3>& line) {
-                 Moments of;
-                 if (source.convert) {
-                   of = converted_moments(source, line.offset(0), n, step);
-                 } else {
-                   const C* const p = source.direct(line.offset(0));
-                   of.mean = fold_line<SumOp>(p, n, step) / static_cast<double>(n);
-                   of.squares = squares_about(0, of.mean, p, n, step);
-                 }
-                 put(mean, line.offset(1), of.mean);
-                 put(var, line.offset(2),
-                     n - correction > 0 ? of.squares / static_cast<double>(n - correction)
-                                        : std::numeric_limits<double>::quiet_NaN());
-               });
-}
-
-}  // namespace
-
-void IsaBackend::mean_var(Context&, int64_t correction, View x, View mean, View var) {
-  if (x.dtype == DType::kFloat64) mean_var_as<double>(correction, x, mean, var);
-  else mean_var_as<float>(correction, x, mean, var);
 }
 
 }  // namespace weft::kernels::WEFT_ISA_NS

@@ -119,18 +119,6 @@ template <class T> double power_sum(double p, const T* x, int64_t count) {
   return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
-/// A register of doubles from as many floats.
-inline VecD widened(const float* from) {
-  using Narrow = float __attribute__((vector_size(kLanes<double> * sizeof(float))));
-  Narrow part;
-  __builtin_memcpy(&part, from, sizeof part);
-#if defined(__AVX512F__) && !defined(__clang__)
-  return __builtin_ia32_cvtps2pd512_mask(part, VecD{}, -1, 4);  // GCC 12 would convert two halves
-#else
-  return __builtin_convertvector(part, VecD);
-#endif
-}
-
 /// Squares of floats in double. A core fetches several places of memory at once faster than one alone, so
 /// the four quarters are read side by side.
 double square_sum(const float* x, int64_t count) {
@@ -140,7 +128,7 @@ double square_sum(const float* x, int64_t count) {
   for (int64_t i = 0; i < quarter; i += 2 * kWidth)
 #pragma GCC unroll 4
     for (int u = 0; u < 4; ++u) {
-      const VecD a = widened(x + u * quarter + i), b = widened(x + u * quarter + i + kWidth);
+      const VecD a = load_wide(x + u * quarter + i), b = load_wide(x + u * quarter + i + kWidth);
       sum[u][0] += a * a;
       sum[u][1] += b * b;
     }

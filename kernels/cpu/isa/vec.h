@@ -50,6 +50,31 @@ template <class T> WEFT_INLINE Vec<T> load(const T* p) {
 }
 template <class T> WEFT_INLINE void store(T* p, Vec<T> v) { __builtin_memcpy(p, &v, sizeof v); }
 
+/// Floats for a register of doubles, and conversions between them. GCC 12 by itself would convert two halves.
+using HalfVecF = float __attribute__((vector_size(kVecBytes / 2)));
+WEFT_INLINE VecD widen(HalfVecF x) {
+#if defined(__AVX512F__) && !defined(__clang__)
+  return __builtin_ia32_cvtps2pd512_mask(x, VecD{}, -1, 4);  // 4: the current rounding mode
+#else
+  return __builtin_convertvector(x, VecD);
+#endif
+}
+WEFT_INLINE HalfVecF narrow(VecD x) {
+#if defined(__AVX512F__) && !defined(__clang__)
+  return __builtin_ia32_cvtpd2ps512_mask(x, HalfVecF{}, -1, 4);
+#else
+  return __builtin_convertvector(x, HalfVecF);
+#endif
+}
+
+/// A register of doubles, from as many doubles or floats.
+WEFT_INLINE VecD load_wide(const double* p) { return load(p); }
+WEFT_INLINE VecD load_wide(const float* p) {
+  HalfVecF part;
+  __builtin_memcpy(&part, p, sizeof part);
+  return widen(part);
+}
+
 template <class T> WEFT_INLINE Vec<T> splat(T x) { return x - Vec<T>{}; }  // x - 0 is x, -0 too, and folds
 
 #if defined(__AVX512F__)

@@ -1,9 +1,8 @@
 // Mean and variance over the last dim: x [R, K] -> mean, var [R] (=). A team reads a row twice, the second
-// time from the cache: for the mean, then for the squared differences, all in double. A few long rows are cut
+// time from the cache: for the mean, then for the squared differences, all in double. Doubles are read once
+// more, to correct the mean. A few long rows are cut
 // into segments with separate means and sums of squares, which a second launch combines. M = M1 + M2 + d^2 n1
 // n2 / (n1 + n2) with d the difference of the means. Source: Chan, Golub, LeVeque 1979, eq. 2.1.
-#include <limits>
-
 #include <weft/kernels/cuda/blocks/rows.h>
 
 namespace weft::cuda {
@@ -25,7 +24,8 @@ struct MeanVar {
   const void* x;
   DType dtype;
   int64_t rows, row, count, col;
-  int64_t segments, length, correction;
+  int64_t segments, length;
+  double correction;
   Team team;
   Moments* partial;  // [rows, segments], or null
   Column mean, var;
@@ -47,6 +47,16 @@ struct MeanVar {
                             for (int i = 0; i < many.value; ++i) m.mean += v.v[i];
                           });
         m.mean = team.sum(t, m.mean) / m.count;
+        if constexpr (std::is_same_v<T, double>) {  // a sum of floats has no such rounding error
+          double off = 0;
+          stride_loop<T, 4>(team.rank(t), team.size(t), range, n, load,
+                            [&](int64_t, auto many, const auto& loaded) {
+                              const auto v = numbers<double>(loaded);
+                              WEFT_UNROLL
+                              for (int i = 0; i < many.value; ++i) off += v.v[i] - m.mean;
+                            });
+          m.mean += team.sum(t, off) / m.count;
+        }
         stride_loop<T, 4>(team.rank(t), team.size(t), range, n, load,
                           [&](int64_t, auto many, const auto& loaded) {
                             const auto v = numbers<double>(loaded);
@@ -62,9 +72,9 @@ struct MeanVar {
     });
   }
   WEFT_DEVICE void put(int64_t r, const Moments& m) const {
-    const double n = static_cast<double>(count - correction);
+    const double n = static_cast<double>(count) - correction;
     mean.set(r, m.mean);
-    var.set(r, n > 0 ? m.squares / n : std::numeric_limits<double>::quiet_NaN());
+    var.set(r, m.squares / (n > 0 ? n : 0));
   }
 };
 
@@ -84,7 +94,7 @@ struct FinishMeanVar {
 
 }  // namespace
 
-void CudaBackend::mean_var(Context& c, int64_t correction, View x, View mean, View var) {
+void CudaBackend::mean_var(Context& c, double correction, View x, View mean, View var) {
   enter();
   const int64_t rows = x.size(0), count = x.size(1);
   if (rows == 0) return;
