@@ -71,7 +71,6 @@ enum class PowerForm { kTensors, kExponent, kBase };
 /// The loop of one form over floats in contiguous memory, by blocks. A block of usual numbers takes the short
 /// way, which gives the same bits. A cube is two products, as in PyTorch.
 template <PowerForm form> void power_row(const PointwiseParams& params, void* const* p, int64_t n) {
-  using Floats = float __attribute__((vector_size(kVecBytes / 2)));
   constexpr int64_t kBlock = 256;
   constexpr float kMax = std::numeric_limits<float>::max();
   const float s = parameter<float>(params.s);
@@ -94,12 +93,8 @@ template <PowerForm form> void power_row(const PointwiseParams& params, void* co
       unusual += usual ? 0 : 1;
     }
     for (int64_t i = 0; i < count; i += kLanes<double>) {
-      Floats a, b;
-      __builtin_memcpy(&a, base + i, sizeof a);
-      __builtin_memcpy(&b, exponent + i, sizeof b);
-      const VecD wide_a = __builtin_convertvector(a, VecD), wide_b = __builtin_convertvector(b, VecD);
-      const VecD power = unusual > 0 ? vpow(wide_a, wide_b) : vpow_plain(wide_a, wide_b);
-      const Floats rounded = __builtin_convertvector(power, Floats);
+      const VecD a = load_wide(base + i), b = load_wide(exponent + i);
+      const HalfVecF rounded = narrow(unusual > 0 ? vpow(a, b) : vpow_plain(a, b));
       __builtin_memcpy(base + i, &rounded, sizeof rounded);
     }
     __builtin_memcpy(z, base, static_cast<size_t>(count) * sizeof(float));

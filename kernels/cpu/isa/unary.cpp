@@ -1,6 +1,6 @@
-// The unary operations of pointwise.h: one row of kernels per functor, and the launch. Sine, cosine and
-// powers of floats have separate loops (trig.h, power.h). elementwise.h handles strides and conversions. The
-// powers 2 and -1 use the kernels of square and reciprocal.
+// The unary operations of pointwise.h: one row of kernels per functor, and the launch. Sine, cosine, tangent
+// and powers of floats have separate loops (trig.h, power.h). elementwise.h handles strides and conversions.
+// The powers 2 and -1 use the kernels of square and reciprocal.
 #include <array>
 #include <cmath>
 
@@ -12,22 +12,23 @@ namespace weft::kernels::WEFT_ISA_NS {
 
 namespace {
 
-/// Sine (quarter 0) or cosine (1) of floats. A far element is computed by itself, so that no result depends
-/// on its neighbours.
-template <int kQuarter> void trig_row(const Params&, void* const* p, int64_t n) {
+/// Sine, cosine or tangent of floats. A far element is computed by itself, so that no result depends on its
+/// neighbours.
+template <Unary op> void trig_row(const Params&, void* const* p, int64_t n) {
   constexpr int64_t kBlock = 256;
   const float* x = static_cast<const float*>(p[1]);
   float* y = static_cast<float*>(p[0]);
+  const auto alone = [](float v) {
+    return op == Unary::kSin ? std::sin(v) : op == Unary::kCos ? std::cos(v) : std::tan(v);
+  };
   for (int64_t left = n; left > 0; left -= kBlock, x += kBlock, y += kBlock) {
     const int64_t count = left < kBlock ? left : kBlock;
     float out[kBlock];
-    int far = 0;
-    for (int64_t i = 0; i < count; ++i) {
-      out[i] = sine(x[i], kQuarter);
-      far += std::fabs(x[i]) <= kTrigEnd ? 0 : 1;
-    }
-    for (int64_t i = 0; far > 0 && i < count; ++i)
-      if (!(std::fabs(x[i]) <= kTrigEnd)) out[i] = kQuarter == 0 ? std::sin(x[i]) : std::cos(x[i]), --far;
+    bool far;
+    if constexpr (op == Unary::kTan) far = tangents(x, out, count);
+    else far = sines<op == Unary::kCos>(x, out, count);
+    for (int64_t i = 0; far && i < count; ++i)
+      if (!(std::fabs(x[i]) <= kTrigEnd)) out[i] = alone(x[i]);
     __builtin_memcpy(y, out, static_cast<size_t>(count) * sizeof(float));
   }
 }
@@ -38,8 +39,9 @@ constexpr auto unary_rows = [] {
   const auto of_floats = [&](Unary op, Kernel kernel) {
     rows[static_cast<size_t>(op)].at[static_cast<size_t>(kFloat32)] = kernel;
   };
-  of_floats(Unary::kSin, trig_row<0>);
-  of_floats(Unary::kCos, trig_row<1>);
+  of_floats(Unary::kSin, trig_row<Unary::kSin>);
+  of_floats(Unary::kCos, trig_row<Unary::kCos>);
+  of_floats(Unary::kTan, trig_row<Unary::kTan>);
   of_floats(Unary::kPowScalar, power_row<PowerForm::kExponent>);
   of_floats(Unary::kRpowScalar, power_row<PowerForm::kBase>);
   return rows;
