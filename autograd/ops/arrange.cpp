@@ -132,34 +132,42 @@ Tensor repeat(In x, const Shape& times) {
   return reshape(clone(expand(reshape(x.get(), split), wide)), out);
 }
 
-namespace {
-
-// start, start + step, .. modulo n
-Tensor index_range(int64_t n, int64_t start, int64_t step, Device device) {
-  Tensor at = empty({n}, {.dtype = kInt64, .device = device});
-  if (n == 0) return at;
-  launch::backend_of(at).arange(launch::context(), start, step, at.view_of());
-  return launch::binary(Binary::kRemainder, at, formula::number_like(at, n));
-}
-
-}  // namespace
-
 Tensor flip(In x, const Shape& dims) {
   launch::check_defined("flip", x);
   const launch::Dims on = dims.empty() ? launch::Dims{} : launch::reduced_dims("flip", x, dims);
-  Tensor y = x;
-  for (int d = 0; d < x->dim(); ++d) {
-    const int64_t n = x->sizes()[d];
-    if (on.on[d]) y = index_select(y, d, index_range(n, n - 1, -1, x->device()));
+  Tensor y;
+  if (x->device().is_cpu()) {  // a copy with negative strides
+    y = empty(x->sizes(), {.dtype = x->dtype()});
+    View from = x->view_of();
+    int64_t first = 0;
+    for (int d = 0; d < x->dim() && y.numel() != 0; ++d) {
+      if (!on.on[d] || from.sizes[d] < 2) continue;
+      first += (from.sizes[d] - 1) * from.strides[d];
+      from.strides[d] = -from.strides[d];
+    }
+    from.data = from.as<std::byte>() + first * size_of(x->dtype());
+    if (y.numel() != 0) launch::backend_of(x).copy(launch::context(), from, y.view_of());
+  } else {
+    const NoGrad quiet;
+    y = x;
+    for (int d = 0; d < x->dim(); ++d)
+      if (on.on[d])
+        y = index_select(y, d, x->sizes()[d] - 1 - arange(x->sizes()[d], {.device = x->device()}));
+    if (y.is_same(x)) y = clone(x.get());
   }
-  return y.is_same(x) ? clone(x.get()) : y;
+  return record("flip", y, {x}, [dims](const Tensor& g, Needs) -> GradList { return {flip(g, dims)}; });
 }
 
 Tensor roll(In x, Whole shift, Whole dim) {
   launch::check_defined("roll", x);
   const int d = wrap_dim("roll", dim, x->dim());
-  const int64_t n = x->sizes()[d];
-  return index_select(x.get(), d, index_range(n, n == 0 ? 0 : -(shift % n), 1, x->device()));
+  const int64_t n = x->sizes()[d], by = n == 0 ? 0 : (shift % n + n) % n;
+  Tensor y;
+  {
+    const NoGrad quiet;
+    y = by == 0 ? clone(x.get()) : cat({narrow(x.get(), d, n - by, by), narrow(x.get(), d, 0, n - by)}, d);
+  }
+  return record("roll", y, {x}, [by, d](const Tensor& g, Needs) -> GradList { return {roll(g, -by, d)}; });
 }
 
 Tensor roll(In x, Whole shift) {

@@ -19,6 +19,8 @@ template <class U> void move_typed(const void* xv, int64_t xs, void* yv, int64_t
     for (int64_t i = 0; i < n; ++i) y[i] = value;
   } else if (xs == 1 && ys == 1) {
     if (n > 0) __builtin_memcpy(y, x, static_cast<size_t>(n) * sizeof(U));
+  } else if (xs == -1 && ys == 1) {  // in vectors, since the stride is a constant
+    for (int64_t i = 0; i < n; ++i) y[i] = x[-i];
   } else if (ys == 1) {
     for (int64_t i = 0; i < n; ++i) y[i] = x[i * xs];
   } else {
@@ -296,6 +298,17 @@ void run_elementwise(Kernel kernel, const Params& params, const View* const* vie
         int64_t step[kMaxOperands];
         for (int i = 0; i < count; ++i) step[i] = loops.stride[i][last - 1];
         run_rows(kernel, params, ops, base, step, count, rows, row);
+        if ((begin += rows * row) >= end) return;
+        loops.advance(last - 1, rows, count, index, offsets);
+        continue;
+      }
+      if (direct && last > 0 && n == row) {  // all whole rows, since bookkeeping takes a fifth of such a call
+        const int64_t there = loops.size[last - 1] - index[last - 1], wanted = (end - begin) / row;
+        const int64_t rows = there < wanted ? there : wanted;
+        for (int64_t r = 0; r < rows; ++r) {
+          kernel(params, base, row);
+          for (int i = 0; i < count; ++i) base[i] = at(base[i], loops.stride[i][last - 1], ops[i].width);
+        }
         if ((begin += rows * row) >= end) return;
         loops.advance(last - 1, rows, count, index, offsets);
         continue;
