@@ -17,6 +17,16 @@ template <class From, class To> void convert_loop(const void* xv, void* yv, int6
   const From* const x = static_cast<const From*>(xv);
   To* const y = static_cast<To*>(yv);
   int64_t i = 0;
+#if defined(__AVX512F__)
+  if constexpr (std::is_same_v<From, Half> && std::is_same_v<To, float>) {
+    for (; i + 16 <= n; i += 16)
+      _mm512_storeu_ps(y + i, _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x + i))));
+  } else if constexpr (std::is_same_v<From, float> && std::is_same_v<To, Half>) {
+    for (; i + 16 <= n; i += 16)
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(y + i),
+                          _mm512_cvtps_ph(_mm512_loadu_ps(x + i), _MM_FROUND_TO_NEAREST_INT));
+  }
+#endif
 #if defined(__F16C__)
   if constexpr (std::is_same_v<From, Half> && std::is_same_v<To, float>) {
     for (; i + 8 <= n; i += 8)

@@ -90,6 +90,21 @@ Kernel identity(int64_t width) {
                       : identity_loop<uint64_t>;
 }
 
+/// Both contiguous, different dtypes.
+void convert_dense(V x, V y) {
+  const int64_t from = size_of(x.dtype), to = size_of(y.dtype), n = y.numel();
+  const Convert convert = converter(x.dtype, y.dtype);
+  const bool stream = streams(n * to);
+  parallel_for(n, kCheapGrain, [&](int64_t begin, int64_t end) {
+    const auto run = [&](void* out, int64_t first, int64_t count) {
+      convert(static_cast<const char*>(x.data) + (begin + first) * from, out, count);
+    };
+    void* const out = static_cast<char*>(y.data) + begin * to;
+    if (stream) run_streamed(out, to, end - begin, run);
+    else run(out, 0, end - begin);
+  });
+}
+
 /// Equal dtypes, any strides.
 void copy_strided(const Loops& loops, V x, V y) {
   const int64_t width = size_of(y.dtype);
@@ -119,6 +134,7 @@ void copy_any(V x, V y) {
     if (const int dim = loops.transposed_dim(1); dim >= 0) return copy_tiled(loops, dim, x, y);
     return copy_strided(loops, x, y);
   }
+  if (x.dtype != y.dtype && x.is_contiguous() && y.is_contiguous()) return convert_dense(x, y);
   const DType compute[] = {x.dtype, x.dtype};
   run_elementwise(identity(size_of(x.dtype)), {}, views, compute, 2, kCheapGrain);
 }

@@ -33,9 +33,14 @@ class Indices {
       throw IndexError(str("index ", v, " at position ", at, " is out of range [0, ", size, ")"));
     };
     if (view_.is_contiguous()) {
-      for (int64_t i = 0; i < n; ++i)
-        if ((p[i] < 0 || p[i] >= size) && p[i] != skip) [[unlikely]]
-          fail(p[i], i);
+      constexpr int64_t kAtOnce = 512;  // without a branch for each, the loop becomes vectors
+      for (int64_t first = 0; first < n; first += kAtOnce) {
+        const int64_t end = n - first < kAtOnce ? n : first + kAtOnce;
+        int64_t wrong = 0;
+        for (int64_t i = first; i < end; ++i) wrong |= ((p[i] < 0) | (p[i] >= size)) & (p[i] != skip);
+        for (int64_t i = first; wrong != 0 && i < end; ++i)
+          if ((p[i] < 0 || p[i] >= size) && p[i] != skip) fail(p[i], i);
+      }
       return;
     }
     Lines<1> lines(view_.sizes, -1, {view_.strides});
@@ -118,21 +123,23 @@ void IsaBackend::gather(Context&, int dim, View x, View index, View y) {
   const Indices indices(index, x.size(dim));
   const int64_t n = index.size(dim), xs = x.stride(dim), ys = y.stride(dim), is = indices.strides()[dim];
   const int run = run_dim(y, dim);
-  const bool by_runs = run >= 0 && indices.strides()[run] == 0;  // neighbours have the same index
   dispatch_width(x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    if (by_runs) {
-      const int64_t xr = x.stride(run);
+    if (run >= 0) {
+      const int64_t xr = x.stride(run), ir = indices.strides()[run];
       Shape x_strides = x.strides;
       x_strides[dim] = 0;
       each_run<3>(index.sizes, run, {x_strides, indices.strides(), y.strides}, 1,
                   [&](const Lines<3>& line, int64_t first, int64_t count) {
-                    const T* from =
-                        x.as<T>() + line.offset(0) + indices.data()[line.offset(1)] * xs + first * xr;
+                    const T* from = x.as<T>() + line.offset(0) + first * xr;
+                    const int64_t* at = indices.data() + line.offset(1) + first * ir;
                     T* to = y.as<T>() + line.offset(2) + first;
-                    if (xr == 1) __builtin_memcpy(to, from, static_cast<size_t>(count) * sizeof(T));
+                    if (ir != 0)
+                      for (int64_t j = 0; j < count; ++j) to[j] = from[at[j * ir] * xs + j * xr];
+                    else if (xr == 1)
+                      __builtin_memcpy(to, from + *at * xs, static_cast<size_t>(count) * sizeof(T));
                     else
-                      for (int64_t j = 0; j < count; ++j) to[j] = from[j * xr];
+                      for (int64_t j = 0; j < count; ++j) to[j] = from[*at * xs + j * xr];
                   });
       return;
     }
@@ -140,7 +147,10 @@ void IsaBackend::gather(Context&, int dim, View x, View index, View y) {
       const T* from = x.as<T>() + line.offset(0);
       const int64_t* at = indices.data() + line.offset(1);
       T* to = y.as<T>() + line.offset(2);
-      for (int64_t i = 0; i < n; ++i) to[i * ys] = from[at[i * is] * xs];
+      if (ys == 1 && is == 1 && xs == 1)
+        for (int64_t i = 0; i < n; ++i) to[i] = from[at[i]];
+      else
+        for (int64_t i = 0; i < n; ++i) to[i * ys] = from[at[i * is] * xs];
     });
   });
 }
@@ -305,6 +315,7 @@ void IsaBackend::nonzero(Context&, View x, View out) {
 
 void IsaBackend::triangle(Context&, bool upper, int64_t k, View x, View y) {
   const int rows = x.ndim() - 2, cols = x.ndim() - 1;
+  k = k < -x.size(rows) ? -x.size(rows) : k > x.size(cols) ? x.size(cols) : k;  // the edge below fits
   dispatch_width(x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     Shape ordinal(x.ndim(), 0);
@@ -312,10 +323,15 @@ void IsaBackend::triangle(Context&, bool upper, int64_t k, View x, View y) {
     each_line<3>(x.sizes, cols, {x.strides, y.strides, ordinal}, [&](const Lines<3>& line) {
       const T* from = x.as<T>() + line.offset(0);
       T* to = y.as<T>() + line.offset(1);
-      for (int64_t j = 0; j < x.size(cols); ++j) {
-        const int64_t above = j - line.offset(2);
-        to[j * y.stride(cols)] = (upper ? above >= k : above <= k) ? from[j * x.stride(cols)] : T(0);
-      }
+      const int64_t n = x.size(cols), xs = x.stride(cols), ys = y.stride(cols);
+      const int64_t edge = line.offset(2) + k + (upper ? 0 : 1);  // the first column of the other part
+      const int64_t cut = edge < 0 ? 0 : edge < n ? edge : n;
+      const int64_t first = upper ? cut : 0, last = upper ? n : cut;
+      const auto width = static_cast<int64_t>(sizeof(T));
+      const T zero{};
+      move_strided(width, &zero, 0, to, ys, upper ? cut : 0);
+      move_strided(width, from + first * xs, xs, to + first * ys, ys, last - first);
+      move_strided(width, &zero, 0, to + cut * ys, ys, upper ? 0 : n - cut);
     });
   });
 }
