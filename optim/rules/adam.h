@@ -7,34 +7,39 @@
 namespace weft::optim {
 
 namespace detail {
-/// p *= shrink; m = b1 m + (1 - b1) d; v = b2 v + (1 - b2) d^2; p -= rate m / (sqrt(v) / root + eps), with
-/// rate = lr / (1 - b1^t) and root = sqrt(1 - b2^t). 28 bytes. kMax (AMSGrad): the largest v so far replaces
-/// v under the root. 36 bytes.
+/// p *= shrink; m = b1 m + (1 - b1) d; v = b2 v + (1 - b2) d^2; p -= lr / (1 - b1^t) m / (sqrt(v) / root +
+/// eps), with root = sqrt(1 - b2^t). Numerator and denominator are multiplied by root, so that an element
+/// needs one division: rate = root lr / (1 - b1^t), floor = root eps. 28 bytes. kMax (AMSGrad): the largest
+/// v so far replaces v under the root. 36 bytes.
 template <bool kMax> struct AdamStep {
   static constexpr int kState = kMax ? 3 : 2;
   static constexpr const char* kStateNames[] = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"};
   Gradient gradient;
-  Hyper rate, beta1, enters1, beta2, enters2, root, eps;
+  Hyper rate, beta1, enters1, beta2, enters2, floor;
   Shrink shrink;
   template <class Options>
   AdamStep(const Options& o, int64_t t, double l2, double shrink_by)
-      : gradient(o.maximize, l2),
-        rate(o.lr / (1 - std::pow(o.beta1, static_cast<double>(t)))),
-        beta1(o.beta1),
-        enters1(1 - o.beta1),
-        beta2(o.beta2),
-        enters2(1 - o.beta2),
-        root(std::sqrt(1 - std::pow(o.beta2, static_cast<double>(t)))),
-        eps(o.eps),
-        shrink(shrink_by) {}
+      : AdamStep(o, t, l2, shrink_by, std::sqrt(1 - std::pow(o.beta2, static_cast<double>(t)))) {}
   template <class V> WEFT_HD void operator()(V& p, const V& g, V* s) const {
     const V d = gradient(p, g);
     shrink(p);
     s[0] = beta1 * s[0] + enters1 * d;
     s[1] = beta2 * s[1] + enters2 * (d * d);
     if constexpr (kMax) s[2] = max(s[2], s[1]);
-    p -= rate * s[0] / (sqrt(s[kState - 1]) / root + eps);
+    p -= rate * s[0] / (sqrt(s[kState - 1]) + floor);
   }
+
+ private:
+  template <class Options>
+  AdamStep(const Options& o, int64_t t, double l2, double shrink_by, double root)
+      : gradient(o.maximize, l2),
+        rate(root * o.lr / (1 - std::pow(o.beta1, static_cast<double>(t)))),
+        beta1(o.beta1),
+        enters1(1 - o.beta1),
+        beta2(o.beta2),
+        enters2(1 - o.beta2),
+        floor(root * o.eps),
+        shrink(shrink_by) {}
 };
 }  // namespace detail
 
