@@ -116,6 +116,75 @@ def order_of(size, shape, dims):
              lambda d=d: x.scatter_reduce(d, ids, x, "amax", include_self=False))
 
 
+def pointwise_kernels(n):
+    x, z, positive = torch.randn(n), torch.randn(n), torch.rand(n) * 10 + 0.1
+    mask, f = x > 0, nn.functional
+    calls = {
+        "sin": x.sin, "cos": x.cos, "exp": x.exp, "expm1": x.expm1, "log": positive.log,
+        "log1p": positive.log1p, "tanh": x.tanh, "sigmoid": x.sigmoid, "erf": x.erf,
+        "gelu": lambda: f.gelu(x), "tan": x.tan,
+        "silu": lambda: f.silu(x), "softplus": lambda: f.softplus(x), "relu": x.relu, "sqrt": positive.sqrt,
+        "rsqrt": positive.rsqrt, "abs": x.abs, "neg": x.neg, "clamp": lambda: x.clamp(-1, 1),
+        "round": x.round, "pow_tensor": lambda: positive ** z, "pow_number": lambda: positive ** 2.5,
+        "pow_3": lambda: x ** 3, "add": lambda: x + z, "mul": lambda: x * z, "div": lambda: x / positive,
+        "maximum": lambda: x.maximum(z), "atan2": lambda: x.atan2(z),
+        "remainder": lambda: x.remainder(positive), "fmod": lambda: x.fmod(positive), "gt": lambda: x > z,
+        "where": lambda: torch.where(mask, x, z), "masked_fill": lambda: x.masked_fill(mask, 0),
+        "clone": x.clone, "to_int64": lambda: x.to(torch.int64), "to_float64": x.double}
+    for name in ("float16", "bfloat16"):
+        half = getattr(torch, name)
+        a, b = x.to(half), z.to(half)
+        calls[f"to_{name}"] = lambda half=half: x.to(half)
+        calls[f"from_{name}"] = a.float
+        calls[f"add_{name}"] = lambda a=a, b=b: a + b
+    for name, call in calls.items():
+        report(f"kernel/{name}/{n}", call, 0.2, 100 if n <= 1000 else 1)
+
+
+def kernels():
+    """Floats of 1,000 x 1,000, and pointwise ones of 1,000 too: bench/kernels.cpp."""
+    pointwise_kernels(1000)
+    pointwise_kernels(1_000_000)
+    x, z, line = torch.randn(1000, 1000), torch.randn(1000, 1000), torch.randn(1000)
+    index, ids, low = torch.randint(1000, (1000,)), torch.randint(1000, (1000, 1000)), x > 10
+    leaf, f = x.clone().requires_grad_(), nn.functional
+
+    def case(name, call):
+        report(f"kernel/{name}", call, 0.2)
+
+    def both_ways(name, call):
+        seed = torch.ones_like(call())
+        case(f"{name}_both_ways", lambda: torch.autograd.grad(call(), [leaf], seed))
+
+    def normed(v):
+        return f.layer_norm(v, (1000,), line, line)
+    for name, call in {
+            "sum": x.sum, "mean": x.mean, "var": x.var, "norm": x.norm, "amax": x.amax,
+            "flip": lambda: x.flip(0, 1), "transposed": lambda: x.t().contiguous(),
+            "add_row": lambda: x + line,
+            "add_column": lambda: x + line[:, None], "add_transposed": lambda: x + z.t(),
+            "layer_norm": lambda: normed(x), "rand": lambda: torch.rand(1000, 1000),
+            "randn": lambda: torch.randn(1000, 1000), "dropout": lambda: f.dropout(x, 0.5),
+            "tril": x.tril, "any": low.any}.items():
+        case(name, call)
+    both_ways("var", leaf.var)
+    both_ways("layer_norm", lambda: normed(leaf))
+    for d in (0, 1):
+        for name, call in {
+                "sum": lambda d: x.sum(d), "mean": lambda d: x.mean(d), "var": lambda d: x.var(d),
+                "norm": lambda d: x.norm(2, d), "prod": lambda d: x.prod(d), "amax": lambda d: x.amax(d),
+                "argmax": lambda d: x.argmax(d), "cumsum": lambda d: x.cumsum(d),
+                "logsumexp": lambda d: x.logsumexp(d), "softmax": lambda d: x.softmax(d),
+                "log_softmax": lambda d: x.log_softmax(d), "flip": lambda d: x.flip(d),
+                "roll": lambda d: x.roll(7, d), "cat": lambda d: torch.cat([x, z], d),
+                "index_select": lambda d: x.index_select(d, index), "gather": lambda d: x.gather(d, ids),
+                "sort": lambda d: x.sort(dim=d, stable=True), "topk": lambda d: x.topk(10, d)}.items():
+            case(f"{name}/dim{d}", lambda d=d, call=call: call(d))
+        for name, call in {"var": lambda d: leaf.var(d), "softmax": lambda d: leaf.softmax(d),
+                           "index_select": lambda d: leaf.index_select(d, index)}.items():
+            both_ways(f"{name}/dim{d}", lambda d=d, call=call: call(d))
+
+
 def order():
     order_of("1000", (1000,), (0,))
     order_of("1000x1000", (1000, 1000), (0, 1))
@@ -404,6 +473,7 @@ if __name__ == "__main__":
         print("torch_peers: no optimised BLAS (Debian: libopenblas0-pthread), cases with matrix products are "
               "left out", file=sys.stderr)
     ops()
+    kernels()
     order()
     if FAST_BLAS:
         lm_step(200)
