@@ -30,6 +30,8 @@ template <class Op, class C> Accumulator<C> fold_line(const C* p, int64_t n, int
       for (; i + 4 * kCount <= n; i += 4 * kCount)
         for (int k = 0; k < 4; ++k) best[k] = Op::combine(best[k], Op::map(load(p + i + k * kCount)));
       for (; i + kCount <= n; i += kCount) best[0] = Op::combine(best[0], Op::map(load(p + i)));
+      if (i < n) best[1] = Op::combine(best[1], Op::map(load_part(p + i, n - i, best[1][0])));
+      i = n;
       const VecF all = Op::combine(Op::combine(best[0], best[1]), Op::combine(best[2], best[3]));
       total = Op::combine(
           total, static_cast<W>(fold_lanes<float>(
@@ -62,6 +64,20 @@ Accumulator<C> fold_lines(Accumulator<C> total, const C* p, int64_t n, int64_t s
 template <class Op, class C>
 void fold_rows(Accumulator<C>* __restrict total, const C* row, int64_t n, int64_t stride, int64_t count,
                int64_t step) {
+  if constexpr (kChooses<Op> && std::is_same_v<C, float>) {  // in registers over all rows
+    constexpr int64_t kWide = 4 * kLanes<float>;
+    for (; stride == 1 && n >= kWide; n -= kWide, row += kWide, total += kWide) {
+      float held[kWide];
+      for (int64_t j = 0; j < kWide; ++j) held[j] = static_cast<float>(total[j]);
+      VecF best[4];
+      for (int k = 0; k < 4; ++k) best[k] = load(held + k * kLanes<float>);
+      for (int64_t r = 0; r < count; ++r)
+        for (int k = 0; k < 4; ++k)
+          best[k] = Op::combine(best[k], Op::map(load(row + r * step + k * kLanes<float>)));
+      for (int k = 0; k < 4; ++k) store(held + k * kLanes<float>, best[k]);
+      for (int64_t j = 0; j < kWide; ++j) total[j] = static_cast<Accumulator<C>>(held[j]);
+    }
+  }
   const auto wide = [](C v) { return Op::map(static_cast<Accumulator<C>>(v)); };
   // The compiler makes no vectors of four floating choices in a row.
   const bool together = stride == 1 && (!kChooses<Op> || !std::is_floating_point_v<C> || n < 16);
