@@ -23,11 +23,10 @@ template <class F> void add(const std::string& name, F work) {
 
 // Forward and backward.
 template <class F> void add_both_ways(const std::string& name, const Tensor& x, F work) {
-  const Tensor leaf = x.clone().requires_grad_();
-  add(name + "_both_ways", [leaf, work] {
+  const Tensor leaf = x.clone().requires_grad_(), seed = ones(work(x).sizes());
+  add(name + "_both_ways", [leaf, seed, work] {
     const GradMode on(true);
-    const Tensor y = work(leaf);
-    return grad({y}, {leaf}, {ones(y.sizes())})[0];
+    return grad({work(leaf)}, {leaf}, {seed})[0];
   });
 }
 
