@@ -92,10 +92,17 @@ Tensor gather_along(const Tensor& x, int d, const Tensor& index) {
     launch::named("index_select", [&] {
       launch::backend_of(x).gather(launch::context(), x.is_contiguous() ? 1 : d, from, at, to);
     });
-  return record("index_select", y, {x},
-                [index = Saved(index), sizes = x.sizes(), d](const Tensor& g, Needs) -> GradList {
-                  return {index_add(launch::zeros(sizes, g.dtype(), g.device()), d, index.get(), g)};
-                });
+  return record(
+      "index_select", y, {x},
+      [index = Saved(index), sizes = x.sizes(), d](const Tensor& g, Needs) -> GradList {
+        if (d != 0 && d == g.dim() - 1 && g.device().is_cpu() && !is_half(g.dtype())) {
+          // line by line, in the order of index_add, which would transpose three times
+          Shape line(g.dim(), 1);
+          line[d] = g.sizes()[d];
+          return {formula::scatter_zeros(g, sizes, d, expand(reshape(index.get(), line), g.sizes()))};
+        }
+        return {index_add(launch::zeros(sizes, g.dtype(), g.device()), d, index.get(), g)};
+      });
 }
 
 void check_list(const char* name, const Tensor& x, const Tensor& index) {
