@@ -14,7 +14,7 @@
 
 namespace weft::kernels::WEFT_ISA_NS {
 
-inline constexpr int64_t kStreamBlock = 1024;  ///< bytes: small enough to stay in the first-level cache
+inline constexpr int64_t kStreamBlock = 4096;  ///< bytes: small enough to stay in the first-level cache
 
 /// True for outputs to write past the caches; `bytes` is the whole size of one.
 inline bool streams(int64_t bytes) {
