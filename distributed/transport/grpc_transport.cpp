@@ -277,8 +277,8 @@ LinkTarget GrpcTransport::choose(const PeerAddress& address) const {
         why = str("the socket ", path, " belongs to user ", *user, ", this is user ", geteuid());
         continue;
       }
-      if (lane_ && is_lane_address(a)) {
-        if (seen) return {.address = path, .lane = true};
+      if (is_lane_address(a)) {  // nobody speaks gRPC there
+        if (lane_ && seen) return {.address = path, .lane = true};
         continue;
       }
       if (!chosen && seen) chosen = {a, false};

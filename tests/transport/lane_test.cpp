@@ -86,7 +86,9 @@ TEST(Lane, is_taken_where_both_ends_have_it_and_not_where_one_has_not) {
   const auto without = make_grpc_transport(rt, {.id = WorkerId{2}, .same_host_lane = false}, box);
   EXPECT_EQ(lane_path_of(*without), "");
   p.b.t->add_peer(WorkerId{2}, without->addresses());
-  without->add_peer(WorkerId{1}, p.b.t->addresses());
+  PeerAddress lane_first = p.b.t->addresses();
+  std::swap(lane_first.addresses.at(0), lane_first.addresses.at(1));
+  without->add_peer(WorkerId{1}, lane_first);
   without->send(WorkerId{1}, 1, "over gRPC");
   EXPECT_TRUE(p.b.box.wait_for(++p.sent));
   p.b.t->send(WorkerId{2}, 1, "back");
