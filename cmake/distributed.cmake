@@ -32,8 +32,13 @@ if(WEFT_HAVE_GLOO)
   set_source_files_properties(${PROJECT_SOURCE_DIR}/distributed/collectives/gloo.cpp PROPERTIES
     COMPILE_OPTIONS -DWEFT_WITH_GLOO)
 endif()
+
+# The same-host lane: an object library of its own.
+weft_floor(distributed_lane ${PROJECT_SOURCE_DIR}/distributed/transport/lane/*.cpp)
+
 weft_distributed_library(distributed runtime transport wire rpc launch rref autograd optim collectives
   SOURCES ${etcd_messages})
+target_sources(weft_distributed PRIVATE $<TARGET_OBJECTS:weft_floor_distributed_lane>)
 target_include_directories(weft_floor_distributed SYSTEM PRIVATE ${WEFT_PROTO_DIR})
 target_sources(weft_distributed PUBLIC FILE_SET HEADERS FILES ${WEFT_INCLUDE_DIR}/weft/distributed.h)
 target_link_libraries(weft_floor_distributed PRIVATE weft::grpc weft::protobuf)

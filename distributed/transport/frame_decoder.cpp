@@ -20,6 +20,8 @@ template <class T> T get(const char* from) {
   return static_cast<T>(value);
 }
 
+[[noreturn]] void refuse_shared() { throw WireError("wire: shared memory on a connection that has none"); }
+
 /// Reads the fields of a control record; checks every length against the remaining bytes.
 struct HelloReader {
   const std::string& bytes;
@@ -324,6 +326,9 @@ void Decoder::tell(Assembly& a, int64_t bytes) {
     drop_payloads(a);
   }
 }
+
+void DecoderSink::on_segment(RecordType, uint32_t) { refuse_shared(); }
+Block DecoderSink::borrow(uint32_t, int64_t) { refuse_shared(); }
 
 void Decoder::drop_payloads(Assembly& a) noexcept {
   a.payloads.clear();

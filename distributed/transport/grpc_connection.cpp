@@ -178,7 +178,7 @@ void GrpcTransport::open_link(const std::shared_ptr<Peer>& peer) {
   auto c = new_connection(nullptr, true);
   c->peer = peer;
   c->expected = peer->address.incarnation;
-  if (hello.features & kTakesSegments) c->segments.emplace();
+  if (hello.features & kTakesSegments) c->segments = lane_->make_passed();
   peer->connecting = c;
   c->writing = true;
   LinkEngine& engine = target.lane ? static_cast<LinkEngine&>(*lane_) : grpc_;
@@ -287,7 +287,7 @@ void GrpcTransport::greet(Connection& c, RecordType type, const Hello& hello) {
     c.peer = peer;
     c.incarnation = hello.incarnation;
     if (hello.key != 0) peer->shown_key = hello.key, peer->shown_by = hello.incarnation;
-    const bool in_lane = lane_ && &c.link->engine == &*lane_;
+    const bool in_lane = lane_ && &c.link->engine == lane_.get();
     if (in_lane && memory_ != nullptr && (hello.features & kTakesSegments)) c.shares = memory_->open();
     if (c.proof.secure && options_.tls && options_.tls->check_names)
       c.names = std::make_shared<const std::vector<std::string>>(c.proof.names);
@@ -303,7 +303,7 @@ void GrpcTransport::greet(Connection& c, RecordType type, const Hello& hello) {
     timer = std::exchange(peer->give_up, {});
     if (!c.outgoing) {
       const Hello mine = own_hello(*peer, hello.incarnation, in_lane);
-      if (mine.features & kTakesSegments) c.segments.emplace();
+      if (mine.features & kTakesSegments) c.segments = lane_->make_passed();
       write(c, *c.link, frame_of(encode_hello(RecordType::kWelcome, mine)));
     }
   }

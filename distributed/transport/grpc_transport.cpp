@@ -64,9 +64,8 @@ GrpcTransport::GrpcTransport(std::shared_ptr<Runtime> runtime, GrpcOptions optio
     grpc_.listen(address);
     own_.addresses.push_back(address);
     if (has_lane(options_)) {
-      if (options_.shared_memory_bytes > 0)
-        memory_ = std::make_shared<SharedMemory>(options_.shared_memory_bytes);
-      lane_.emplace(*runtime_, options_, static_cast<LinkEvents&>(*this), socket_->lane_path(), memory_);
+      lane_ = make_lane(*runtime_, options_, *this, socket_->lane_path());
+      memory_ = lane_->memory();
       own_.addresses.push_back("unix:" + socket_->lane_path());
     }
   }

@@ -221,7 +221,7 @@ TEST(SharedMemory, goes_unused_with_an_end_that_has_it_off) {
 }
 
 TEST(SharedMemory, a_sender_that_may_pass_no_file_uses_those_it_has_passed_and_tries_again_later) {
-  const auto memory = std::make_shared<inner::SharedMemory>(64 << 20);
+  const auto memory = std::make_shared<inner::MadeSegments>(64 << 20);
   const uint64_t link = memory->open();
   const auto bytes = pattern(kLarge, 1);
   const auto place = [&] {

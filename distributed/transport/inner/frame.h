@@ -140,7 +140,7 @@ class DecoderSink {
   virtual Block allocate(uint8_t kind, const std::string& header, int64_t bytes, int32_t device) = 0;
   // Shared memory; without these functions a record or payload of it is malformed.
   virtual void on_segment(RecordType type, uint32_t number);
-  /// The payload in a segment, as KnownSegments::borrow.
+  /// The payload in a segment, as PassedSegments::borrow.
   virtual Block borrow(uint32_t number, int64_t bytes);
   virtual Block take(uint8_t, const std::string&, Block lent, int32_t) { return lent; }  ///< as Receiver's
   virtual void on_part(uint8_t, int64_t, int64_t) {}  ///< as those of Receiver

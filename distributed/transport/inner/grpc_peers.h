@@ -18,9 +18,8 @@
 #include <weft/distributed/transport/grpc_transport.h>
 #include <weft/distributed/transport/inner/frame.h>
 #include <weft/distributed/transport/inner/grpc_link.h>
-#include <weft/distributed/transport/inner/known_segments.h>
-#include <weft/distributed/transport/inner/lane.h>
 #include <weft/distributed/transport/inner/progress.h>
+#include <weft/distributed/transport/inner/same_host.h>
 #include <weft/distributed/transport/inner/table_by_id.h>
 #include <weft/distributed/transport/inner/tcp_listener.h>
 #include <weft/distributed/transport/inner/user_folder.h>
@@ -69,11 +68,11 @@ struct Connection {
   // Used by the poll thread of its engine only.
   std::unique_ptr<DecoderSink> sink;
   std::unique_ptr<Decoder> decoder;
-  std::string reject;                     // reason of either side to refuse the handshake
-  bool later = false;                     // the refusal may end: the other side may try again
-  std::string bye;                        // reason of the other side to end the connection
-  PeerProof proof;                        // of the other side
-  std::optional<KnownSegments> segments;  // of the other side, if this side has stated that it takes them
+  std::string reject;                        // reason of either side to refuse the handshake
+  bool later = false;                        // the refusal may end: the other side may try again
+  std::string bye;                           // reason of the other side to end the connection
+  PeerProof proof;                           // of the other side
+  std::unique_ptr<PassedSegments> segments;  // of the other side, if this side has stated that it takes them
 
   Progress progress;
 
@@ -310,7 +309,7 @@ class GrpcTransport final : public Transport, private LinkEvents {
   GrpcEngine grpc_;
   const Admission admission_{options_, incarnation_, secret_, grpc_};
   std::shared_ptr<SharedMemory> memory_;  // null: there is no lane, or the option is 0
-  std::optional<LaneEngine> lane_;
+  std::unique_ptr<Lane> lane_;
 };
 
 }  // namespace weft::rpc::inner

@@ -34,12 +34,10 @@
 #include <vector>
 
 #include <weft/distributed/runtime/sync.h>
-#include <weft/distributed/transport/grpc_transport.h>
 #include <weft/distributed/transport/inner/frame.h>
-#include <weft/distributed/transport/inner/link.h>
+#include <weft/distributed/transport/inner/same_host.h>
 #include <weft/distributed/transport/inner/shared_memory.h>
 #include <weft/distributed/transport/inner/spinner.h>
-#include <weft/kernels/macros.h>
 
 namespace weft::rpc::inner {
 
@@ -93,18 +91,18 @@ class LaneLink final : public Link {
   std::deque<File> files;  // that have come and no record has named yet
 };
 
-/// Thread safety: as LinkEngine; counters from any thread.
-class WEFT_API LaneEngine final : public LinkEngine, private Poller {
+/// Thread safety: as Lane.
+class LaneEngine final : public Lane, private Poller {
  public:
-  /// Listens on a unix socket at `path`, where nothing is yet. Connections wait until start(). Throws:
-  /// RpcError that names the path. `shared`: the memory whose segments this side passes; null: links take and
-  /// pass no files.
-  LaneEngine(Runtime& runtime, const GrpcOptions& options, LinkEvents& events, const std::string& path,
-             std::shared_ptr<SharedMemory> shared);
+  /// As make_lane.
+  LaneEngine(Runtime& runtime, const GrpcOptions& options, LinkEvents& events, const std::string& path);
   ~LaneEngine() override;
   LaneEngine(const LaneEngine&) = delete;
 
-  void start();
+  void start() override;
+  UnprovenCounters counters() const override { return {unproven_.load(), closed_.load()}; }
+  std::shared_ptr<SharedMemory> memory() const override { return shared_; }
+  std::unique_ptr<PassedSegments> make_passed() const override;
 
   Link* connect(const LinkTarget& target, std::shared_ptr<void> owner, const std::string& hello) override;
   bool write(Link& link, Frame frame, bool now) override;
@@ -113,8 +111,6 @@ class WEFT_API LaneEngine final : public LinkEngine, private Poller {
   void refuse(Link& link, Frame frame) override;
   void cancel(Link& link, std::string_view reason) override;
   void shutdown() override;
-
-  UnprovenCounters counters() const { return {unproven_.load(), closed_.load()}; }
 
  private:
   bool poll(TimePoint deadline) override;
@@ -173,7 +169,7 @@ class WEFT_API LaneEngine final : public LinkEngine, private Poller {
   Runtime& runtime_;
   LinkEvents& events_;
   const GrpcOptions options_;
-  const std::shared_ptr<SharedMemory> shared_;
+  const std::shared_ptr<MadeSegments> shared_;  // null: there is no shared memory
   const size_t max_unproven_;
   int listener_ = -1, poll_ = -1, wake_ = -1;
   std::atomic<bool> woken_{false};

@@ -17,8 +17,8 @@
 #include <vector>
 
 #include <weft/distributed/runtime/runtime.h>
+#include <weft/distributed/transport/inner/file.h>
 #include <weft/distributed/transport/inner/frame.h>
-#include <weft/distributed/transport/inner/mapping.h>
 
 namespace weft::rpc::inner {
 

@@ -1,46 +1,23 @@
-// Files and the memory of segments, with their owners. Both ends of shared memory use them: the sender
-// (shared_memory.h) and the receiver (known_segments.h). Internal to the gRPC transport.
+// The memory of segments, with its owner. Both ends of shared memory use it: the sender (shared_memory.h) and
+// the receiver (known_segments.h). Internal to the gRPC transport.
 //
 // A segment is a memfd. Its first page has the control word: not 0 while the receiver holds the payload,
 // which begins at the second page.
 #pragma once
 
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <utility>
+
+#include <weft/distributed/transport/inner/file.h>
 
 namespace weft::rpc::inner {
 
 /// Bytes before the payload of a segment.
 inline constexpr size_t kSegmentHead = 4096;
-/// Segments of one link in one direction, and bytes in them. The sender keeps to them, and the receiver
-/// refuses more.
-inline constexpr size_t kMostSegments = 256;
-inline constexpr int64_t kMostSegmentBytes = int64_t{16} << 30;
-
-/// The owner of a file descriptor; -1: none. Thread safety: as a plain value.
-class File {
- public:
-  explicit File(int fd = -1) : fd_(fd) {}
-  File(File&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  File& operator=(File&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~File() {
-    if (fd_ >= 0) close(fd_);
-  }
-  int get() const { return fd_; }
-  int release() { return std::exchange(fd_, -1); }
-
- private:
-  int fd_;
-};
 
 /// The memory of a segment. Thread safety: any thread; the payload belongs to one side at a time.
 class Mapping {

@@ -26,49 +26,31 @@
 #include <vector>
 
 #include <weft/distributed/runtime/sync.h>
-#include <weft/distributed/transport/inner/frame.h>
 #include <weft/distributed/transport/inner/mapping.h>
-#include <weft/kernels/macros.h>
+#include <weft/distributed/transport/inner/same_host.h>
 
 namespace weft::rpc::inner {
 
 struct Segment;
 
-/// A bit of Hello::features.
-inline constexpr uint64_t kTakesSegments = 1;
-/// Payloads of fewer bytes go through the socket: their copies stay in the processor's cache, and wake-ups
-/// cost more than they do. Larger ones would drive other data out of it twice per direction.
-inline constexpr int64_t kSharedFrom = 256 << 10;
 /// Payloads after which a sender tries again to pass a file. A failure breaks the link, so it must be rare.
 inline constexpr int64_t kPassingPause = 1000;
 
-/// The segments that a transport has made, for all its links. Thread safety: any thread. It takes no other
-/// lock.
-class WEFT_API SharedMemory : public std::enable_shared_from_this<SharedMemory> {
+/// The segments that a transport has made. Thread safety: as SharedMemory.
+class MadeSegments final : public SharedMemory, public std::enable_shared_from_this<MadeSegments> {
  public:
   /// `limit` of the bytes in segments.
-  explicit SharedMemory(int64_t limit) : limit_(limit) {}
+  explicit MadeSegments(int64_t limit) : limit_(limit) {}
 
-  /// A link whose other end takes segments. Returns its number, which is not 0.
-  uint64_t open();
-  /// The link has ended.
-  void close(uint64_t link);
-
-  /// Whether a payload of the message is large enough.
-  static bool suits(const OutMessage& message);
-  /// Copies large payloads to segments of the link, as far as there is room. Not to be called under a lock.
-  void place(uint64_t link, OutMessage& message);
-  /// To be called before the first bytes of a message on a link. Replaces the message by its form by
-  /// reference, and writes the records that it needs into the frame. A link without the message's segments
-  /// changes nothing. Returns the bytes that do not go through the frames.
-  int64_t refer(uint64_t link, OutCursor& cursor, Frame& frame);
-
-  /// Counts the large payloads of a message for a peer that takes no segments.
-  void count_not_taken(const OutMessage& message);
+  uint64_t open() override;
+  void close(uint64_t link) override;
+  void place(uint64_t link, OutMessage& message) override;
+  int64_t refer(uint64_t link, OutCursor& cursor, Frame& frame) override;
+  void count_not_taken(const OutMessage& message) override;
   /// The kernel let this process pass no file. The next kPassingPause payloads without a free segment go
   /// through the socket; then it tries again.
   void pause_passing();
-  SharedMemoryCounters counters() const;
+  SharedMemoryCounters counters() const override;
 
  private:
   friend class Lease;

@@ -11,7 +11,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include <weft/distributed/transport/inner/frame.h>
+#include <weft/distributed/transport/inner/mapping.h>
 
 namespace weft::rpc::inner {
 namespace {
@@ -33,8 +33,6 @@ size_t checked_size(const File& file) {
     throw WireError(str("wire: a segment of ", about.st_size, " bytes"));
   return static_cast<size_t>(about.st_size);
 }
-
-[[noreturn]] void refuse_shared() { throw WireError("wire: shared memory on a connection that has none"); }
 
 }  // namespace
 
@@ -119,8 +117,5 @@ Block KnownSegments::borrow(uint32_t number, int64_t bytes) {
       own.release());
   return block;
 }
-
-void DecoderSink::on_segment(RecordType, uint32_t) { refuse_shared(); }
-Block DecoderSink::borrow(uint32_t, int64_t) { refuse_shared(); }
 
 }  // namespace weft::rpc::inner

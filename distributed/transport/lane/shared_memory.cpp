@@ -12,7 +12,7 @@
 
 namespace weft::rpc::inner {
 
-/// A segment of one link. Its state and file are guarded by the mutex of its SharedMemory.
+/// A segment of one link. Its state and file are guarded by the mutex of its MadeSegments.
 struct Segment {
   enum class State { kFree, kTaken, kLent };  // taken: by a message that has not begun to leave
   const std::shared_ptr<Mapping> mapping;
@@ -28,7 +28,7 @@ struct Segment {
 /// A segment that a message has taken; it is free again when the message ends before it has left.
 class Lease {
  public:
-  Lease(std::shared_ptr<SharedMemory> memory, std::shared_ptr<Segment> its_segment)
+  Lease(std::shared_ptr<MadeSegments> memory, std::shared_ptr<Segment> its_segment)
       : segment(std::move(its_segment)), memory_(std::move(memory)) {}
   ~Lease() {
     MutexLock lock(memory_->mutex_);
@@ -38,7 +38,7 @@ class Lease {
   const std::shared_ptr<Segment> segment;
 
  private:
-  const std::shared_ptr<SharedMemory> memory_;
+  const std::shared_ptr<MadeSegments> memory_;
 };
 
 namespace {
@@ -100,13 +100,13 @@ std::shared_ptr<OutMessage> by_reference(const std::shared_ptr<OutMessage>& whol
 
 }  // namespace
 
-uint64_t SharedMemory::open() {
+uint64_t MadeSegments::open() {
   MutexLock lock(mutex_);
   pools_.try_emplace(++last_);
   return last_;
 }
 
-void SharedMemory::close(uint64_t link) {
+void MadeSegments::close(uint64_t link) {
   Pool ended;  // its memory goes after the lock
   MutexLock lock(mutex_);
   const auto found = pools_.find(link);
@@ -117,12 +117,7 @@ void SharedMemory::close(uint64_t link) {
   lock.unlock();
 }
 
-bool SharedMemory::suits(const OutMessage& message) {
-  return std::any_of(message.payloads.begin(), message.payloads.end(),
-                     [](const Payload& p) { return p.bytes >= kSharedFrom; });
-}
-
-void SharedMemory::place(uint64_t link, OutMessage& message) {
+void MadeSegments::place(uint64_t link, OutMessage& message) {
   for (size_t i = 0; i < message.payloads.size(); ++i) {
     const Payload& p = message.payloads[i];
     if (p.bytes < kSharedFrom) continue;
@@ -135,7 +130,7 @@ void SharedMemory::place(uint64_t link, OutMessage& message) {
   message.placed_for = link;
 }
 
-std::shared_ptr<Segment> SharedMemory::take(uint64_t link, int64_t bytes) {
+std::shared_ptr<Segment> MadeSegments::take(uint64_t link, int64_t bytes) {
   const size_t size = segment_size(bytes);
   const auto charge = static_cast<int64_t>(size);
   std::vector<std::shared_ptr<Segment>> trimmed;
@@ -188,13 +183,13 @@ std::shared_ptr<Segment> SharedMemory::take(uint64_t link, int64_t bytes) {
 }
 
 /// Files that have not left yet. They are open in this process, which has a limit of them.
-size_t SharedMemory::count_files(const Pool& pool) {
+size_t MadeSegments::count_files(const Pool& pool) {
   return static_cast<size_t>(std::count_if(pool.segments.begin(), pool.segments.end(),
                                            [](const auto& s) { return s->file != nullptr; }));
 }
 
 /// The smallest free segment that is not much larger than that.
-std::shared_ptr<Segment> SharedMemory::find_free(Pool& pool, size_t bytes) {
+std::shared_ptr<Segment> MadeSegments::find_free(Pool& pool, size_t bytes) {
   std::shared_ptr<Segment> best;
   for (const auto& s : pool.segments) {
     const size_t has = s->mapping->bytes();
@@ -205,12 +200,12 @@ std::shared_ptr<Segment> SharedMemory::find_free(Pool& pool, size_t bytes) {
 }
 
 /// Whether a segment fits beside so many bytes of its pool and of all pools.
-bool SharedMemory::fits(const Pool& pool, int64_t bytes, int64_t of_pool, int64_t of_all) const {
+bool MadeSegments::fits(const Pool& pool, int64_t bytes, int64_t of_pool, int64_t of_all) const {
   const int64_t own = of_pool + bytes;
   return pool.count < kMostSegments && own <= kMostSegmentBytes && own <= limit_ - (of_all + bytes);
 }
 
-bool SharedMemory::make_room(Pool& pool, int64_t bytes, std::vector<std::shared_ptr<Segment>>& trimmed) {
+bool MadeSegments::make_room(Pool& pool, int64_t bytes, std::vector<std::shared_ptr<Segment>>& trimmed) {
   if (fits(pool, bytes, pool.bytes, used_)) return true;
   int64_t own = 0, all = 0;
   for (auto& [link, other] : pools_) {
@@ -234,7 +229,7 @@ bool SharedMemory::make_room(Pool& pool, int64_t bytes, std::vector<std::shared_
 }
 
 /// Takes all free segments out of a pool.
-void SharedMemory::trim(Pool& pool, std::vector<std::shared_ptr<Segment>>& trimmed) {
+void MadeSegments::trim(Pool& pool, std::vector<std::shared_ptr<Segment>>& trimmed) {
   const int64_t before = pool.bytes;
   std::erase_if(pool.segments, [&](const std::shared_ptr<Segment>& s) {
     if (!s->is_free()) return false;
@@ -247,7 +242,7 @@ void SharedMemory::trim(Pool& pool, std::vector<std::shared_ptr<Segment>>& trimm
   used_ -= before - pool.bytes;
 }
 
-int64_t SharedMemory::refer(uint64_t link, OutCursor& cursor, Frame& frame) {
+int64_t MadeSegments::refer(uint64_t link, OutCursor& cursor, Frame& frame) {
   const std::shared_ptr<OutMessage> whole = cursor.message;
   if (whole->placed.empty()) return 0;
   const int64_t bytes = whole->placed_for == link ? lend(link, *whole, frame) : 0;
@@ -257,7 +252,7 @@ int64_t SharedMemory::refer(uint64_t link, OutCursor& cursor, Frame& frame) {
 }
 
 /// Gives the segments of a message to the receiver. Returns the bytes in them; 0: the link has ended.
-int64_t SharedMemory::lend(uint64_t link, const OutMessage& message, Frame& frame) {
+int64_t MadeSegments::lend(uint64_t link, const OutMessage& message, Frame& frame) {
   MutexLock lock(mutex_);
   const auto found = pools_.find(link);
   if (found == pools_.end()) return 0;
@@ -279,17 +274,17 @@ int64_t SharedMemory::lend(uint64_t link, const OutMessage& message, Frame& fram
   return bytes;
 }
 
-void SharedMemory::pause_passing() {
+void MadeSegments::pause_passing() {
   MutexLock lock(mutex_);
   paused_ = kPassingPause;
 }
 
-void SharedMemory::count_not_taken(const OutMessage& message) {
+void MadeSegments::count_not_taken(const OutMessage& message) {
   MutexLock lock(mutex_);
   for (const Payload& p : message.payloads) counters_.not_taken += p.bytes >= kSharedFrom;
 }
 
-SharedMemoryCounters SharedMemory::counters() const {
+SharedMemoryCounters MadeSegments::counters() const {
   MutexLock lock(mutex_);
   SharedMemoryCounters now = counters_;
   now.bytes = used_;

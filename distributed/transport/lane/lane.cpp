@@ -16,6 +16,7 @@
 #include <cstring>
 #include <optional>
 
+#include <weft/distributed/transport/inner/known_segments.h>
 #include <weft/distributed/transport/inner/tcp_listener.h>
 
 namespace weft::rpc::inner {
@@ -98,11 +99,12 @@ std::optional<File> LaneLink::take_file() {
 }
 
 LaneEngine::LaneEngine(Runtime& runtime, const GrpcOptions& options, LinkEvents& events,
-                       const std::string& path, std::shared_ptr<SharedMemory> shared)
+                       const std::string& path)
     : runtime_(runtime),
       events_(events),
       options_(options),
-      shared_(std::move(shared)),
+      shared_(options.shared_memory_bytes > 0 ? std::make_shared<MadeSegments>(options.shared_memory_bytes)
+                                              : nullptr),
       max_unproven_(most_unproven(static_cast<size_t>(std::max(1, options.max_unproven)))),
       spinner_(longest_spin(options.spin)),
       read_(kReadBytes) {
@@ -132,6 +134,8 @@ LaneEngine::~LaneEngine() {
   for (LaneLink* link : links_) delete link;  // of a connect after the end
   for (const int fd : {listener_, poll_, wake_}) close(fd);
 }
+
+std::unique_ptr<PassedSegments> LaneEngine::make_passed() const { return std::make_unique<KnownSegments>(); }
 
 void LaneEngine::start() { polling_ = runtime_.start_poller("lane", *this, options_.shared_poller); }
 
@@ -391,6 +395,11 @@ void LaneEngine::watch(LaneLink& link) {
   event.events = reads | writes;
   event.data.ptr = &link;
   epoll_ctl(poll_, EPOLL_CTL_MOD, link.fd, &event);
+}
+
+std::unique_ptr<Lane> make_lane(Runtime& runtime, const GrpcOptions& options, LinkEvents& events,
+                                const std::string& path) {
+  return std::make_unique<LaneEngine>(runtime, options, events, path);
 }
 
 }  // namespace weft::rpc::inner
