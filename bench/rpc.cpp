@@ -1,7 +1,7 @@
 // RPC between real processes: this one calls worker 1 over the same-host lane and worker 2 over TCP on the
-// loopback. With --no-lane worker 1 is called by gRPC over a unix socket. With --no-spin threads
-// sleep at once when no message is there. Times are per call, measured at the caller. The counters
-// p50_us and p99_us are percentiles over all calls of a run.
+// loopback. With --no-lane, or in a build without the lane, worker 1 is called by gRPC over a unix socket.
+// With --no-spin threads sleep at once when no message is there. Times are per call, measured at the caller.
+// The counters p50_us and p99_us are percentiles over all calls of a run.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>

@@ -33,12 +33,23 @@ if(WEFT_HAVE_GLOO)
     COMPILE_OPTIONS -DWEFT_WITH_GLOO)
 endif()
 
-# The same-host lane: an object library of its own.
-weft_floor(distributed_lane ${PROJECT_SOURCE_DIR}/distributed/transport/lane/*.cpp)
+# The same-host lane, and the file that takes its place: an object library each, so all other objects are the
+# same with and without it. Each is compiled where a target needs it, and Clang reads both.
+file(GLOB lane CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/distributed/transport/lane/*.cpp)
+set(no_lane ${PROJECT_SOURCE_DIR}/distributed/transport/lane/no_lane.cpp)
+list(REMOVE_ITEM lane ${no_lane})
+weft_floor(distributed_lane ${lane})
+weft_floor(distributed_no_lane ${no_lane})
+set_target_properties(weft_floor_distributed_lane weft_floor_distributed_no_lane PROPERTIES
+  EXCLUDE_FROM_ALL ON)
+set(lane_objects weft_floor_distributed_no_lane)
+if(WEFT_LANE)
+  set(lane_objects weft_floor_distributed_lane)
+endif()
 
 weft_distributed_library(distributed runtime transport wire rpc launch rref autograd optim collectives
   SOURCES ${etcd_messages})
-target_sources(weft_distributed PRIVATE $<TARGET_OBJECTS:weft_floor_distributed_lane>)
+target_sources(weft_distributed PRIVATE $<TARGET_OBJECTS:${lane_objects}>)
 target_include_directories(weft_floor_distributed SYSTEM PRIVATE ${WEFT_PROTO_DIR})
 target_sources(weft_distributed PUBLIC FILE_SET HEADERS FILES ${WEFT_INCLUDE_DIR}/weft/distributed.h)
 target_link_libraries(weft_floor_distributed PRIVATE weft::grpc weft::protobuf)

@@ -13,6 +13,8 @@ option(WEFT_WERROR "Treat warnings in weft's own code as errors" ${PROJECT_IS_TO
 option(WEFT_UNITY
   "Compile several sources of weft's libraries at a time, and the tests with a precompiled header: \
 quicker as a whole, slower after a change of one file" OFF)
+option(WEFT_LANE
+  "Build the same-host lane of the distributed layer; without it gRPC carries all messages" ON)
 option(WEFT_FUZZ "Build the program `fuzz` of libFuzzer, with the address sanitizer (needs Clang)" OFF)
 option(WEFT_CCACHE "Compile through ccache when it is found" ${PROJECT_IS_TOP_LEVEL})
 
@@ -170,5 +172,5 @@ if(NOT WEFT_CUDA STREQUAL OFF)
 endif()
 
 message(STATUS "weft ${PROJECT_VERSION}: distributed ${WEFT_HAVE_DISTRIBUTED}, "
-  "Gloo ${WEFT_HAVE_GLOO}, inspection ${WEFT_HAVE_INSPECTION}, oneDNN ${WEFT_HAVE_ONEDNN}, "
-  "zlib ${WEFT_HAVE_ZLIB}, CUDA ${WEFT_HAVE_CUDA}, shared ${BUILD_SHARED_LIBS}")
+  "lane ${WEFT_LANE}, Gloo ${WEFT_HAVE_GLOO}, inspection ${WEFT_HAVE_INSPECTION}, "
+  "oneDNN ${WEFT_HAVE_ONEDNN}, zlib ${WEFT_HAVE_ZLIB}, CUDA ${WEFT_HAVE_CUDA}, shared ${BUILD_SHARED_LIBS}")

@@ -1,9 +1,9 @@
 # tests/<group>/*.cpp is one executable test_<group>. Each GoogleTest case in it is a ctest entry of its own,
 # `Suite.claim`, with the group as its label. tests/cuda/shared/*.cpp belongs to test_simt and test_cuda.
-# tests/support/*.cpp is linked to all of them. The group `simt_libraries` runs
-# tests of other groups too, on the emulated device with emulated libraries of NVIDIA. The group `programs`
-# runs the example programs, which lie in WEFT_PROGRAM_DIR. Suites named ...Slow of `programs` and `rpc` have
-# `slow-` before the label.
+# tests/support/*.cpp is linked to all but those of plugin_test.cmake and no_lane.cmake. The group
+# `simt_libraries` runs tests of other groups too, on the emulated device with emulated libraries of NVIDIA.
+# The group `programs` runs the example programs, which lie in WEFT_PROGRAM_DIR. Suites named ...Slow of
+# `programs` and `rpc` have `slow-` before the label.
 find_package(GTest REQUIRED)
 include(GoogleTest)
 
@@ -90,7 +90,7 @@ foreach(folder ${groups})
     list(APPEND sources ${tests}/cuda/matmul_test.cpp ${tests}/cuda/recurrent_test.cpp
       ${tests}/cuda/shared/language_model_test.cpp ${tests}/simt/matmul_test.cpp ${tests}/simt/rnn_test.cpp)
   endif()
-  if(NOT sources OR group STREQUAL "support" OR group STREQUAL "plugin"
+  if(NOT sources OR group MATCHES "^(support|plugin|no_lane)$"
      OR (group STREQUAL "cuda" AND NOT WEFT_HAVE_CUDA))
     continue()
   endif()
@@ -109,6 +109,10 @@ foreach(folder ${groups})
   endif()
   if(group MATCHES "^(simt_(distributed|collectives)|inspection)$" AND NOT TARGET weft_examples_common)
     list(FILTER sources EXCLUDE REGEX "/(rnn|program)_test\\.cpp$")
+  endif()
+  if(group STREQUAL "transport" AND NOT WEFT_LANE)
+    message(STATUS "weft: tests of the same-host lane left out, WEFT_LANE is OFF")
+    list(FILTER sources EXCLUDE REGEX "/(lane|segments|shared_memory)_test\\.cpp$")
   endif()
   if(group MATCHES "^simt(_libraries)?$" AND NOT WEFT_HAVE_DISTRIBUTED_SIM)
     # Its threads are the simulation's fibers.
@@ -303,6 +307,9 @@ if(CMAKE_BUILD_TYPE STREQUAL "Tsan")
 endif()
 
 include(cmake/plugin_test.cmake)
+if(WEFT_HAVE_DISTRIBUTED AND NOT CMAKE_BUILD_TYPE MATCHES "^(Asan|Tsan)$")
+  include(cmake/no_lane.cmake)
+endif()
 if(WEFT_FUZZ AND WEFT_HAVE_DISTRIBUTED_SIM)
   include(cmake/fuzz.cmake)
 endif()

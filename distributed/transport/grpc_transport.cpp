@@ -37,7 +37,7 @@ void raise_file_limit() {
   (void)once;
 }
 
-bool has_lane(const GrpcOptions& options) { return options.unix_socket && options.same_host_lane; }
+bool has_lane(const GrpcOptions& o) { return has_same_host_lane() && o.unix_socket && o.same_host_lane; }
 
 /// One poller is shared with waiting threads: that of the lane, where there is one.
 GrpcOptions options_of_grpc(GrpcOptions options) {

@@ -49,7 +49,7 @@ struct GrpcOptions {
   /// listen on a unix socket too, and prefer the unix sockets of this user's peers on this host
   bool unix_socket = true;
   /// connect to this user's peers on this host by frames over unix sockets, without gRPC, if they also allow
-  /// it; needs unix_socket
+  /// it; needs unix_socket, and has no effect where has_same_host_lane() is false
   bool same_host_lane = true;
   /// Bytes of memory shared with this user's processes of this host, for payloads of 256 KiB and more. The
   /// lane then moves such a payload with one copy. Beyond the limit payloads go through the lane's socket.
@@ -85,6 +85,10 @@ struct GrpcOptions {
   std::optional<uint64_t> hello_key{};       ///< key in the hello (tests)
   std::optional<std::string> first_frame{};  ///< sent in place of the hello (tests)
 };
+
+/// False: weft was built without the same-host lane (the CMake option WEFT_LANE), and gRPC carries all
+/// messages. A program needs no change for that. Thread safety: any thread.
+WEFT_API bool has_same_host_lane();
 
 /// Makes a transport, listens according to the options, and starts its poller. `receiver` must outlive
 /// close().

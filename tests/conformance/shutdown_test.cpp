@@ -9,6 +9,7 @@
 
 #include "support/cluster.h"
 #include "support/held_memory.h"
+#include "support/no_lane.h"
 
 namespace weft::test {
 
@@ -226,6 +227,7 @@ TEST(Shutdown, a_worker_that_leaves_at_once_has_sent_its_large_answers) {
 }
 
 TEST(Shutdown, the_goodbye_goes_after_an_answer_that_is_being_copied) {
+  if (!has_same_host_lane()) GTEST_SKIP() << kNoLane;
   HeldMemory held(1 << 20);
   row_held = &held;
   Cluster c({.over = Over::kGrpc, .size = 2, .agent = {.lease = 2min}});

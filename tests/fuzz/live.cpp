@@ -77,7 +77,8 @@ class Group {
     for (const std::string& a : outside_.addresses)
       if (a.rfind("unix:", 0) != 0) tcp_ = a;
     lane_ = lane_path_of(agents_[1]->transport());
-    if (tcp_.empty() || lane_.empty()) throw Defect("the worker lacks a port or a socket");
+    if (tcp_.empty() || lane_.empty() == has_same_host_lane())
+      throw Defect("the worker lacks a port or a socket");
   }
   Group(const Group&) = delete;
   ~Group() {
@@ -87,7 +88,9 @@ class Group {
 
   void take(Way way, const std::string& bytes) {
     switch (way) {
-      case kBytes: return speak_on_lane(lane_, bytes), speak(tcp_, bytes);
+      case kBytes:
+        if (!lane_.empty()) speak_on_lane(lane_, bytes);
+        return speak(tcp_, bytes);
       case kHttp2: return speak(tcp_, kPreface + bytes);
       case kStream: return open_stream(bytes);
       default:

@@ -9,6 +9,7 @@
 #include <weft/distributed/rpc/rpc.h>
 
 #include "support/counted_locks.h"
+#include "support/no_lane.h"
 #include "support/process.h"
 #include "support/scarce_memory.h"
 
@@ -74,6 +75,7 @@ constexpr const char* kCostChild = "CallCostProcess.a_process_started_by_these_t
 TEST(CallCostProcess, a_process_started_by_these_tests_does_its_job) { do_job(cost_child); }
 
 TEST_F(CallCost, a_call_without_arguments_makes_few_allocations) {
+  if (!rpc::has_same_host_lane()) GTEST_SKIP() << kNoLane;
   expect_ended(start_job(kCostChild, "allocations", 2));
 }
 
@@ -83,6 +85,7 @@ TEST_F(CallCost, a_call_over_tcp_makes_few_allocations_beside_those_of_grpc) {
 
 TEST(CallLocks, a_call_without_arguments_takes_few_locks) {
   if (!kLocksAreCounted) GTEST_SKIP() << "the sanitizer has a pthread_mutex_lock of its own";
+  if (!rpc::has_same_host_lane()) GTEST_SKIP() << kNoLane;
   expect_ended(start_job(kCostChild, "locks", 2));
 }
 

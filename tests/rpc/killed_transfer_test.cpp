@@ -16,6 +16,7 @@
 #include <weft/tensor/factories.h>
 
 #include "support/held_memory.h"
+#include "support/no_lane.h"
 #include "support/process.h"
 
 namespace {
@@ -146,6 +147,7 @@ constexpr const char* kTransferChild = "KilledTransfer.a_process_started_by_thes
 TEST(KilledTransfer, a_process_started_by_these_tests_does_its_job) { do_job(transfer_child); }
 
 void expect_survived(const std::string& job) {
+  if (!has_same_host_lane()) GTEST_SKIP() << kNoLane;
   if (inner::ProcessWatch watch; !watch.watch(inner::process_identity(), {}))
     GTEST_SKIP() << "there is no pidfd or no /proc here";
   expect_ended(start_job(kTransferChild, job), {1});

@@ -229,7 +229,7 @@ int child(const std::string& job, int rank) {
     rpc::shutdown();
     return 0;
   }
-  if (job == "values") {  // of large tensors, which go through shared memory
+  if (job == "values") {  // of large tensors, which go through shared memory where there is a lane
     barrier();
     if (rank == 0) {
       const auto is = [](const Tensor& t, float value) {
@@ -248,7 +248,7 @@ int child(const std::string& job, int rank) {
       if (!is(rpc_sync<read_large>(1), 5.f)) return 5;
       const Tensor ids = arange(100'000);
       if (rpc_sync<echo_large>(1, ids).to_vector<int64_t>() != ids.to_vector<int64_t>()) return 6;
-      if (shared_payloads() < 2 || rpc_sync<shared_payloads>(1) < 4) return 7;
+      if (has_same_host_lane() && (shared_payloads() < 2 || rpc_sync<shared_payloads>(1) < 4)) return 7;
     }
     rpc::shutdown();
     return 0;

@@ -16,6 +16,7 @@
 
 #include "mailbox.h"
 #include "raw_lane.h"
+#include "support/no_lane.h"
 #include "support/replaced_new.h"
 #include "support/scarce_memory.h"
 
@@ -220,15 +221,19 @@ void check_shortages(bool at_receiver, bool fresh) {
 }
 
 TEST_F(TransportNoMemory, a_shortage_at_the_receiver_ends_one_connection_of_the_lane) {
+  if (!has_same_host_lane()) GTEST_SKIP() << test::kNoLane;
   check_shortages(true, false);
 }
 TEST_F(TransportNoMemory, a_shortage_at_the_sender_ends_one_connection_of_the_lane) {
+  if (!has_same_host_lane()) GTEST_SKIP() << test::kNoLane;
   check_shortages(false, false);
 }
 TEST_F(TransportNoMemory, a_shortage_while_the_lane_accepts_ends_one_connection) {
+  if (!has_same_host_lane()) GTEST_SKIP() << test::kNoLane;
   check_shortages(true, true);
 }
 TEST_F(TransportNoMemory, a_shortage_while_the_lane_connects_ends_one_connection) {
+  if (!has_same_host_lane()) GTEST_SKIP() << test::kNoLane;
   check_shortages(false, true);
 }
 
@@ -258,7 +263,10 @@ void check_receiver(const GrpcOptions& options) {
   EXPECT_EQ(b.t->counters(WorkerId{2}).breaks, 0u);
 }
 
-TEST_F(TransportNoMemory, a_receiver_short_of_memory_ends_one_connection_of_the_lane) { check_receiver({}); }
+TEST_F(TransportNoMemory, a_receiver_short_of_memory_ends_one_connection_of_the_lane) {
+  if (!has_same_host_lane()) GTEST_SKIP() << test::kNoLane;
+  check_receiver({});
+}
 TEST_F(TransportNoMemory, a_receiver_short_of_memory_ends_one_connection_of_a_unix_socket) {
   check_receiver({.same_host_lane = false});
 }

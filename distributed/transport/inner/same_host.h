@@ -1,6 +1,7 @@
 // The same-host lane as the transport sees it: an engine, and memory that both ends of its links share.
-// lane.h, shared_memory.h and known_segments.h have the classes. Internal to the gRPC transport; it needs no
-// gRPC header.
+// lane.h, shared_memory.h and known_segments.h have the classes. A build without the lane (WEFT_LANE=OFF) has
+// lane/no_lane.cpp in place of their sources: there is no lane then, and gRPC carries everything. Internal to
+// the gRPC transport; it needs no gRPC header.
 #pragma once
 
 #include <algorithm>
@@ -80,8 +81,8 @@ class Lane : public LinkEngine {
   virtual std::unique_ptr<PassedSegments> make_passed() const = 0;
 };
 
-/// Listens on a unix socket at `path`, where nothing is yet. Connections wait until start(). Throws: RpcError
-/// that names the path.
+/// Listens on a unix socket at `path`, where nothing is yet. Connections wait until start(). Null: this build
+/// has no lane (has_same_host_lane). Throws: RpcError that names the path.
 std::unique_ptr<Lane> make_lane(Runtime& runtime, const GrpcOptions& options, LinkEvents& events,
                                 const std::string& path);
 

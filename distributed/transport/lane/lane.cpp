@@ -403,3 +403,5 @@ std::unique_ptr<Lane> make_lane(Runtime& runtime, const GrpcOptions& options, Li
 }
 
 }  // namespace weft::rpc::inner
+
+bool weft::rpc::has_same_host_lane() { return true; }
