@@ -2,6 +2,10 @@
 // the includes. References and devices add their counters by add_debug_info.
 #include <weft/distributed/rpc/inner/agent_impl.h>
 
+#include <algorithm>
+
+#include <weft/distributed/transport/address.h>
+
 // The counters:
 //   agent.thread_pool_size, .num_threads, .num_idle_threads, .num_blocked_threads, .queued_tasks   the pool
 //   agent.client_active_calls, .server_active_calls, .server_active_async_calls       open calls
@@ -16,6 +20,8 @@
 //   agent.standing_bytes                     results at their callee, kept or still leaving
 //   agent.reserved_bytes, .put_off           arriving replies, gradients and control; those without room
 //   agent.unproven_connections, .closed_connections      of strangers: open, and closed by a limit
+//   agent.same_host_lane                     1: workers of this host and user may use the lane; 0: they may
+//                                            not, by the options or as the build has none (WEFT_LANE)
 //   agent.shared_bytes, .shared_payloads     shared memory that this worker keeps, and payloads sent by it
 //   agent.shared_no_room, .shared_no_memory, .shared_not_taken     large ones sent otherwise, by the reason
 //   agent.passive_workers                    workers that told this one, as the leader, that they are passive
@@ -63,6 +69,8 @@ std::map<std::string, int64_t> counters_of(Agent::Impl& s) {
   const UnprovenCounters strangers = s.core.transport->unproven();
   info["agent.unproven_connections"] = strangers.open;
   info["agent.closed_connections"] = static_cast<int64_t>(strangers.closed);
+  const std::vector<std::string> addresses = s.core.transport->addresses().addresses;
+  info["agent.same_host_lane"] = std::any_of(addresses.begin(), addresses.end(), is_lane_address);
   const SharedMemoryCounters shared = s.core.transport->shared_memory();
   info["agent.shared_bytes"] = shared.bytes;
   info["agent.shared_payloads"] = static_cast<int64_t>(shared.payloads);

@@ -78,6 +78,7 @@ TEST_P(RpcLooking, the_debug_info_has_the_counters_of_agent_references_and_autog
                                     "agent.dropped_requests",
                                     "agent.unproven_connections",
                                     "agent.closed_connections",
+                                    "agent.same_host_lane",
                                     "agent.shared_bytes",
                                     "agent.shared_payloads",
                                     "agent.shared_no_room",

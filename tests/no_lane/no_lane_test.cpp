@@ -94,7 +94,7 @@ TEST(NoLane, a_peer_that_has_a_lane_is_reached_over_gRPC) {
 int64_t no_lane_sum(const Tensor& x) { return static_cast<int64_t>(x.sum().item<float>()); }
 WEFT_RPC(no_lane_sum);
 
-TEST(NoLane, agents_call_each_other) {
+TEST(NoLane, agents_call_each_other_and_their_debug_information_tells_that_there_is_none) {
   const auto rt = make_threaded_runtime();
   std::vector<std::shared_ptr<Agent>> agents;
   std::vector<Member> members;
@@ -113,6 +113,7 @@ TEST(NoLane, agents_call_each_other) {
     const Tensor x = ones({500'000});
     EXPECT_EQ(rpc_sync<no_lane_sum>({str("worker", 1 - from), 60s}, x), 500'000);
     const auto info = agents[static_cast<size_t>(from)]->debug_info();
+    EXPECT_EQ(info.at("agent.same_host_lane"), 0);
     EXPECT_EQ(info.at("agent.shared_bytes") + info.at("agent.shared_payloads"), 0);
   }
   for (const auto& agent : agents) agent->shutdown({.graceful = false});

@@ -143,6 +143,14 @@ TEST(Agent, blocking_calls_nested_deep_and_wide_complete) {
   c.run(0, [] { EXPECT_EQ(rpc_sync<down>("worker1", 6, 3), 729); });
 }
 
+TEST(Agent, debug_information_tells_whether_a_worker_has_the_same_host_lane) {
+  for (const bool unix_socket : {true, false}) {
+    const Cluster c({.over = test::Over::kGrpc, .size = 1, .unix_socket = unix_socket});
+    EXPECT_EQ(c.agent(0)->debug_info().at("agent.same_host_lane"), unix_socket && has_same_host_lane());
+  }
+  EXPECT_EQ(Cluster({.size = 1}).agent(0)->debug_info().at("agent.same_host_lane"), 0);
+}
+
 TEST(Agent, blocking_calls_nested_deep_and_wide_complete_over_grpc_with_two_threads) {
   Cluster c({.over = test::Over::kGrpc, .size = 2, .threads = 2});
   c.run(0, [] { EXPECT_EQ(rpc_sync<down>("worker1", 5, 3), 243); });
