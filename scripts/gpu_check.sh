@@ -1,17 +1,23 @@
 #!/usr/bin/env bash
-# Checks the CUDA backend on a machine with a GPU. It builds it, and runs the op table on the device against
-# the CPU, golden tests and training runs. Then it runs the benchmarks (PyTorch's beside them where a python
-# with torch is found) and memory checks, and prints one table. The table, raw logs and JSON are kept in
-# bench/results/gpu as they come. Needs a CUDA toolkit, CMake and a compiler, no network and no root.
+# Checks the CUDA backend on a machine with a GPU. It builds it and runs the benchmarks (PyTorch's beside them
+# where a python with torch is found). It runs the op table on the device against the CPU, golden tests,
+# training runs, a traced training step, a profile of a dozen kernels and memory checks, and prints one table.
+# The table, raw logs and JSON are kept in bench/results/gpu as they come, and after each step in one archive.
+# Needs a CUDA toolkit, CMake and a compiler, no network and no root.
 #   scripts/gpu_check.sh [--only STEP,...] [--seconds N] [--quick] [--filter RE] [--prebuilt BUILD_FOLDER]
 #                        [--results FOLDER]
 #   scripts/gpu_check.sh --pack [FILE.tar.gz]    on a machine that has them: packs the sources together with
-#                                                those of Eigen and GoogleTest
-# Steps: build, ops, device, plugin, golden, programs, bench, sanitizer. Those that --seconds leaves no time
-# for are named in the table, and the exit status is 3 then. --filter and --quick are the benchmarks'. A build
-# folder to travel is made without libraries that the other machine may lack, and lies beside the sources:
+#                                                those of Eigen and GoogleTest, without which `build` fails
+#   scripts/gpu_check.sh --carry BUILD_FOLDER    copies its programs, stripped, with the shared libraries that
+#                                                they need, to build/gpu_carry, for --prebuilt elsewhere
+# Steps: build, bench, ops, device, plugin, golden, programs, trace, profile, sanitizer. Those that --seconds
+# leaves no time for are named in the table, and the exit status is 3 then. --filter and --quick are the
+# benchmarks'. Two runs fit a machine that is lent for minutes: --only build,bench,ops and the other steps.
+# A build folder to travel is made without libraries that the other machine may lack, and lies beside the
+# sources. A build that finds gRPC has the example `rnn`:
 #   cmake --preset cuda -DWEFT_ONEDNN=OFF && \
 #     cmake --build --preset cuda --target test_cuda test_plugin test_nn test_optim bench_gpu hello_cuda rnn
+#   scripts/gpu_check.sh --carry build/cuda, and there: scripts/gpu_check.sh --prebuilt build/gpu_carry
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # A toolkit that is installed, but not on PATH.
@@ -19,8 +25,8 @@ for toolkit in "${CUDA_PATH:-}" "${CUDA_HOME:-/usr/local/cuda}"; do
   [ ! -x "$toolkit/bin/nvcc" ] || command -v nvcc >/dev/null || PATH=$PATH:$toolkit/bin
 done
 quick=() prebuilt='' filter=. only='' seconds=0 results=bench/results/gpu carried=build/gpu_pack
-steps=build,ops,device,plugin,golden,programs,bench,sanitizer
-usage() { sed -n '2,14s/^# \{0,1\}//p' "$0"; }
+steps=build,bench,ops,device,plugin,golden,programs,trace,profile,sanitizer
+usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//p;}' "$0"; }
 
 pack() {  # pack FILE: the tracked sources and, in build/gpu_pack, Eigen's and GoogleTest's
   local file=$1 from
@@ -56,10 +62,34 @@ CMAKE
   echo "packed $(du -h "$file" | cut -f1) into $file: unpack it there and run weft/scripts/gpu_check.sh"
 }
 
+# carry BUILD_FOLDER: see above. Libraries of the C library, of the driver and of the toolkit stay behind.
+carry() {
+  local from=$1 to=build/gpu_carry program library
+  [ -x "$from/bin/test_cuda" ] || { echo "gpu_check.sh: no $from/bin/test_cuda to carry" >&2; return 1; }
+  rm -rf "$to"
+  mkdir -p "$to/bin" "$to/lib"
+  [ ! -d "$from/plugin" ] || cp -r "$from/plugin" "$to/plugin" || return 1
+  for program in test_cuda test_plugin test_nn test_optim bench_gpu hello_cuda rnn; do
+    [ -x "$from/bin/$program" ] || { echo "gpu_check.sh: not in this build: $program"; continue; }
+    cp "$from/bin/$program" "$to/bin/" || return 1
+    strip --strip-unneeded "$to/bin/$program" 2>/dev/null
+    for library in $(ldd "$from/bin/$program" 2>/dev/null | awk '$3 ~ /^\// { print $3 }'); do
+      case "${library##*/}" in
+        libc.so.* | libm.so.* | libdl.so.* | librt.so.* | libpthread.so.* | libresolv.so.* | libcu* | \
+          libnv* | libweft_*) ;;
+        *) [ -e "$to/lib/${library##*/}" ] || cp -L "$library" "$to/lib/" || return 1 ;;
+      esac
+    done
+  done
+  find "$to/lib" "$to/plugin" -type f -exec strip --strip-unneeded {} + 2>/dev/null
+  echo "copied $(du -sh "$to" | cut -f1) to $to"
+}
+
 while [ $# -gt 0 ]; do
   case "$1" in
     -h|--help) usage; exit 0 ;;
     --pack) pack "${2:-build/weft_gpu.tar.gz}"; exit ;;
+    --carry) carry "${2:?--carry takes a build folder}"; exit ;;
     --quick) quick=(--quick) ;;
     --prebuilt) prebuilt=${2:?--prebuilt takes a build folder}; shift ;;
     --filter) filter=${2:?--filter takes a regular expression}; shift ;;
@@ -119,6 +149,10 @@ for folder in "${compiler%/bin/nvcc}/lib64" "${CUDA_PATH:-}/lib64" "${CUDA_HOME:
   ! compgen -G "$folder/libcudart.so*" >/dev/null && ! compgen -G "$folder/libcublasLt.so*" >/dev/null ||
     export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$folder
 done
+if [ -d "$prebuilt/lib" ]; then  # from --carry
+  LD_LIBRARY_PATH=$(realpath "$prebuilt/lib")${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+  export LD_LIBRARY_PATH
+fi
 name=$(printf '%s' "$device" | tr '[:upper:]' '[:lower:]' | sed 's/[^a-z0-9][^a-z0-9]*/-/g')
 mkdir -p "$results" build
 rm -f "$results/$name".*.log
@@ -192,7 +226,9 @@ step() {
   elif grep -q '^bench_gpu: nothing measured' "$log"; then
     status=skipped
   fi
-  if [ "$device" != none ] && [ "$code" -eq 0 ] && [ "$status" != passed ]; then
+  if [ "$code" -eq 0 ] && grep -q '^gpu_check.sh: cut off' "$log"; then
+    status=partly late=3 note+=", $(sed -n 's/^gpu_check.sh: //p' "$log" | tail -1)"
+  elif [ "$device" != none ] && [ "$code" -eq 0 ] && [ "$status" != passed ]; then
     code=1 note+=", skipped although there is a device"
   fi
   note=${note#, }
@@ -276,28 +312,65 @@ export WEFT_TEST_DATA_DIR=$PWD/tests/golden
 if [ -z "$prebuilt" ] && wanted build; then
   step "build" build 3000 build || finish
 fi
+if wanted bench; then
+  peers=()
+  if [ -n "$python" ] && [ "$(left)" -lt 60 ]; then
+    leave_out "PyTorch's figures"
+  elif [ -n "$python" ]; then
+    printf '\n=== PyTorch on the same device ===\n'
+    start=$SECONDS limit=$(($(left) / 2))
+    [ "$limit" -lt 500 ] || limit=500
+    # With the environment that the user gave it: its own libraries and workspace.
+    LD_LIBRARY_PATH=$peer_path PYTHONDONTWRITEBYTECODE=1 timeout "$limit" \
+      "$python" bench/peers/torch_gpu.py "$filter" "${quick[@]}" 2>"$results/$name.pytorch.log" |
+      tee "$results/$name.pytorch.txt"
+    code=${PIPESTATUS[0]} note="$(wc -l <"$results/$name.pytorch.txt") figures"
+    [ "$code" -ne 124 ] || note+=", ran into its limit of $limit s"
+    if [ "$code" -eq 0 ]; then
+      row "PyTorch's figures" passed $((SECONDS - start)) "$note"
+    else
+      row "PyTorch's figures" FAILED $((SECONDS - start)) \
+        "exit $code, $note, see $results/$name.pytorch.log"
+    fi
+    peers=(--peers="$results/$name.pytorch.txt")
+  fi
+  step "benchmarks" bench 900 "$bin/bench_gpu" "${quick[@]}" "${peers[@]}" \
+    --benchmark_filter="$filter" --benchmark_out="$results/$name.bench.json"
+fi
 # cuDNN's recurrent layers repeat their bits with it.
 repeats=(env "CUBLAS_WORKSPACE_CONFIG=${CUBLAS_WORKSPACE_CONFIG:-:4096:2}")
-# Not brief: only the long form names the skipped tests.
-# With WEFT_CUDA_SYNC a bad index shows in the call that was given it, as the table expects. Most of the time
-# goes to gradients on the host, so that several processes share the rows.
-op_table() {
-  local parts part status=0 pids=()
+# in_parts LIMIT FILTER COMMAND...: the tests of the filter, shared among processes, since most of their time
+# goes to gradients on the host. The command starts each of them, with `{}` replaced by its number from 10. A
+# part without time is cut off, and the log says how many.
+in_parts() {
+  local limit=$1 filter=$2 parts part status=0 code cut=0 pids=()
+  shift 2
+  [ "$limit" -le "$(left)" ] || limit=$(left)
   parts=$(nproc)
   [ "$parts" -le 16 ] || parts=16
   for part in $(seq 0 $((parts - 1))); do
-    timeout -k 10 "$(left)" env WEFT_CUDA_SYNC=1 GTEST_TOTAL_SHARDS="$parts" GTEST_SHARD_INDEX="$part" \
-      "${repeats[@]}" "$bin/test_cuda" --gtest_filter='CudaOpTable*' \
-      >"$results/$name.op_table_part.$part" 2>&1 &
+    timeout -k 10 "$limit" env GTEST_TOTAL_SHARDS="$parts" GTEST_SHARD_INDEX="$part" \
+      "${@//\{\}/$((part + 10))}" "$bin/test_cuda" --gtest_filter="$filter" \
+      >"$results/$name.part.$part" 2>&1 &
     pids+=($!)
   done
   for part in $(seq 0 $((parts - 1))); do
-    wait "${pids[$part]}" || status=$?
-    cat "$results/$name.op_table_part.$part"
-    rm -f "$results/$name.op_table_part.$part"
+    code=0
+    wait "${pids[$part]}" || code=$?
+    case $code in
+      0) ;;
+      124 | 137) cut=$((cut + 1)) ;;
+      *) status=$code ;;
+    esac
+    cat "$results/$name.part.$part"
+    rm -f "$results/$name.part.$part"
   done
+  [ "$cut" -eq 0 ] || echo "gpu_check.sh: cut off: $cut of $parts parts had no time to end"
   return "$status"
 }
+# Not brief: only the long form names the skipped tests.
+# With WEFT_CUDA_SYNC a bad index shows in the call that was given it, as the table expects.
+op_table() { in_parts 1200 'CudaOpTable*' env WEFT_CUDA_SYNC=1 "${repeats[@]}"; }
 wanted ops && step "op table on the device" op_table 1200 op_table
 if wanted device; then
   log=$results/$name.device.log
@@ -327,31 +400,79 @@ if wanted programs; then
     step "rnn on the device" rnn 400 programs
   fi
 fi
-if wanted bench; then
-  peers=()
-  if [ -n "$python" ] && [ "$(left)" -lt 60 ]; then
-    leave_out "PyTorch's figures"
-  elif [ -n "$python" ]; then
-    printf '\n=== PyTorch on the same device ===\n'
-    start=$SECONDS limit=$(($(left) / 2))
-    [ "$limit" -lt 500 ] || limit=500
-    # With the environment that the user gave it: its own libraries and workspace.
-    LD_LIBRARY_PATH=$peer_path PYTHONDONTWRITEBYTECODE=1 timeout "$limit" \
-      "$python" bench/peers/torch_gpu.py "$filter" "${quick[@]}" 2>"$results/$name.pytorch.log" |
-      tee "$results/$name.pytorch.txt"
-    code=${PIPESTATUS[0]} note="$(wc -l <"$results/$name.pytorch.txt") figures"
-    [ "$code" -ne 124 ] || note+=", ran into its limit of $limit s"
-    if [ "$code" -eq 0 ]; then
-      row "PyTorch's figures" passed $((SECONDS - start)) "$note"
-    else
-      row "PyTorch's figures" FAILED $((SECONDS - start)) \
-        "exit $code, $note, see $results/$name.pytorch.log"
-    fi
-    peers=(--peers="$results/$name.pytorch.txt")
-  fi
-  step "benchmarks" bench 900 "$bin/bench_gpu" "${quick[@]}" "${peers[@]}" \
-    --benchmark_filter="$filter" --benchmark_out="$results/$name.bench.json"
+# One training step of the language model with a span per launch: the number and the time of each name.
+traced() {
+  local file=$results/$name.trace.json
+  timeout -k 10 "$(left)" env WEFT_CUDA_TRACE="$file" "$bin/bench_gpu" --quick \
+    --benchmark_filter='^LmStep/10000/650$' || return
+  awk '/"ph": "X", "pid": [1-9]/ {
+      dur = name = $0
+      sub(/.*"dur": /, "", dur)
+      sub(/.*"name": "/, "", name)
+      sub(/"}.*/, "", name)
+      count[name]++
+      total[name] += dur + 0
+    }
+    END { for (n in count) printf "%12.1f us %8d times  %s\n", total[n], count[n], n }' "$file" |
+    sort -rn >"$results/$name.trace.txt"
+  [ -s "$results/$name.trace.txt" ] || { echo "no spans of the device in $file"; return 1; }
+  echo "on the device, all steps of this run:"
+  head -40 "$results/$name.trace.txt"
+}
+# Rows of bench_gpu, and the kernels of each that are profiled.
+profiled=(Add/float32/64M:Map Tanh/float32/64M:Map Gelu/float32/64M:Map Gelu/bfloat16/64M:Map
+  Dropout/float32/64M:Dropout Transpose/float32/8192x8192:Transpose SumColumns/float32/8192x8192:ReduceColumns
+  Softmax/float32/65536x1024:Softmax Softmax/float32/2048x32768:Softmax LayerNorm/forward/65536x1024:LayerNorm
+  CrossEntropy/forward/8192x50000:CrossEntropy Step/Adam/1GB:Adam Lstm/float32/35x20x650:CellStep)
+profile() {
+  local row status=0 limit
+  for row in "${profiled[@]}"; do
+    limit=$(left)
+    [ "$limit" -ge 20 ] || { echo "gpu_check.sh: cut off before ${row%:*}"; break; }
+    [ "$limit" -le 60 ] || limit=60
+    printf '\n--- %s\n' "${row%:*}"
+    timeout -k 10 "$limit" ncu --clock-control none --kernel-name-base mangled \
+      --kernel-name "regex:${row##*:}" --launch-skip 2 --launch-count 1 --section SpeedOfLight \
+      --section MemoryWorkloadAnalysis --section Occupancy --section LaunchStats --section WarpStateStats \
+      "$bin/bench_gpu" --quick --benchmark_filter="^${row%:*}\$" || status=$?
+  done
+  return "$status"
+}
+if ! wanted trace; then
+  :
+elif [ "$device" = none ]; then
+  row "trace of a training step" skipped 0 "no device"
+else
+  step "trace of a training step" trace 120 traced
 fi
+if ! wanted profile; then
+  :
+elif [ "$device" = none ]; then
+  row "profile of kernels" skipped 0 "no device"
+elif ! command -v ncu >/dev/null; then
+  row "profile of kernels" skipped 0 "ncu is not on PATH"
+elif [ "$(left)" -lt 60 ]; then
+  leave_out "profile of kernels"
+# Counters may be closed to users; that is the machine's, not ours.
+elif timeout 60 ncu --launch-count 1 --section SpeedOfLight "$bin/bench_gpu" --quick \
+  --benchmark_filter='^LaunchCost' >"$results/$name.profile_probe.log" 2>&1; then
+  step "profile of kernels" profile 600 profile
+else
+  row "profile of kernels" skipped 0 "does not work here, see $results/$name.profile_probe.log"
+fi
+# sanitize TOOL LIMIT: the forward rows of the op table under a tool of compute-sanitizer, our kernels alone.
+# initcheck would take results of the other kernels for unset memory. So it sees all kernels, and no rows that
+# call cuBLASLt or cuDNN. WEFT_NO_CACHE: a block of its own for each tensor, so that an overrun is one.
+sanitize() {
+  local filter='CudaOpTable.forward/*' kernels=(--kernel-name kns=weft)
+  if [ "$1" = initcheck ]; then
+    kernels=()
+    filter+='-*/*matmul*:*/mm:*/mv:*/dot:*/bmm:*/addmm*:*/*linear*:*/feed_forward:*/einsum*'
+    filter+=':*/lstm*:*/gru*:*/rnn*:*/scaled_dot*'
+  fi
+  in_parts "$2" "$filter" env WEFT_NO_CACHE=1 compute-sanitizer --tool "$1" "${kernels[@]}" --port '49{}0' \
+    --error-exitcode 9 --print-limit 20
+}
 if ! wanted sanitizer; then
   finish
 elif [ "$device" = none ]; then
@@ -364,10 +485,11 @@ elif [ "$(left)" -lt 120 ]; then
 elif timeout 120 compute-sanitizer --tool memcheck \
   "$bin/test_cuda" --gtest_filter='CudaLibrary.with_a_device_it_computes' \
   >"$results/$name.sanitizer_probe.log" 2>&1; then
-  # WEFT_NO_CACHE: a block of its own for each tensor, so that an overrun is one.
-  for tool in memcheck racecheck synccheck initcheck; do
-    step "compute-sanitizer $tool" "$tool" 600 env WEFT_NO_CACHE=1 compute-sanitizer --tool "$tool" \
-      --error-exitcode 9 "$bin/test_cuda" --gtest_filter='CudaOpTable.forward/*'
+  tools=(memcheck racecheck synccheck initcheck)
+  for i in "${!tools[@]}"; do
+    share=$(($(left) / (${#tools[@]} - i)))  # of the time, equal for each tool
+    [ "$share" -le 600 ] || share=600
+    step "compute-sanitizer ${tools[i]}" "${tools[i]}" 600 sanitize "${tools[i]}" "$share"
   done
 else
   row "compute-sanitizer" skipped 0 "does not work here, see $results/$name.sanitizer_probe.log"

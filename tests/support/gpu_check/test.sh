@@ -18,6 +18,10 @@ program() {  # program NAME: a script from standard input
   cat >"$work/build/bin/$1"
   chmod +x "$work/build/bin/$1"
 }
+tool() {  # tool NAME: a script from standard input, on PATH
+  cat >"$work/path/$1"
+  chmod +x "$work/path/$1"
+}
 tests() {  # tests NAME PASSED [SKIPPED TEST...]: prints the output of a gtest program
   local name=$1 passed=$2
   shift 2
@@ -34,16 +38,31 @@ good() {  # a machine without faults
   tests test_plugin 2
   tests test_nn 3
   tests test_optim 3
-  program bench_gpu <<<'#!/bin/sh
-echo figures'
+  program bench_gpu <<'BENCH'
+#!/bin/sh
+echo figures
+[ -z "$WEFT_CUDA_TRACE" ] || cat >"$WEFT_CUDA_TRACE" <<'TRACE'
+{"ph": "X", "pid": 0, "tid": 0, "ts": 1.000, "dur": 9.000, "name": "add"},
+{"ph": "X", "pid": 1, "tid": 0, "ts": 2.000, "dur": 3.000, "name": "add"},
+{"ph": "X", "pid": 1, "tid": 0, "ts": 5.000, "dur": 4.500, "name": "add"}
+TRACE
+BENCH
   program rnn <<'RNN'
 #!/bin/sh
 i=0
 while [ $i -lt 100 ]; do i=$((i + 1)); echo "step $i loss 4.$i"; done
 RNN
   tests hello_cuda 1
-  printf '#!/bin/sh\necho Stand-in\n' >"$work/path/nvidia-smi"
-  chmod +x "$work/path/nvidia-smi"
+  tool nvidia-smi <<<'#!/bin/sh
+echo Stand-in'
+  tool compute-sanitizer <<'SANITIZER'  # prints its arguments, and runs the program behind them
+#!/bin/sh
+echo "sanitizer $*"
+while [ "${1#*/test_cuda}" = "$1" ]; do shift; done
+"$@"
+SANITIZER
+  tool ncu <<<'#!/bin/sh
+echo "ncu $*"'
 }
 check() {  # check TITLE STATUS PATTERN [FLAGS...]: the script's exit status, and a line of its table
   local title=$1 expected=$2 pattern=$3 out status=0
@@ -60,10 +79,44 @@ check() {  # check TITLE STATUS PATTERN [FLAGS...]: the script's exit status, an
 good
 check "all is well" 0 '^rnn on the device *passed'
 check "the table is kept" 0 '^benchmarks *passed'
-[ "$(grep -c . "$work/results/stand-in.table.txt")" -ge 8 ] || {
-  echo "FAILED: the table was not kept"
-  failures=$((failures + 1))
+expect() {  # expect TITLE COMMAND...
+  local title=$1
+  shift
+  "$@" >/dev/null || { echo "FAILED: $title"; failures=$((failures + 1)); }
 }
+expect "the table is kept" [ "$(grep -c . "$work/results/stand-in.table.txt")" -ge 8 ]
+expect "benchmarks come first" grep -q '^benchmarks' <(head -1 "$work/results/stand-in.table.txt")
+expect "launches of a trace are added up" grep -q ' 7.5 us *2 times  add$' "$work/results/stand-in.trace.txt"
+expect "a dozen kernels are profiled" \
+  [ "$(grep -c '^ncu --clock-control none' "$work/results/stand-in.profile.log")" -ge 12 ]
+for tool in memcheck racecheck synccheck; do
+  expect "$tool sees the kernels of weft alone" \
+    grep -q "^sanitizer --tool $tool --kernel-name kns=weft --port 49100 " "$work/results/stand-in.$tool.log"
+done
+expect "initcheck sees all kernels" grep -q '^sanitizer --tool initcheck --port' \
+  "$work/results/stand-in.initcheck.log"
+check "each tool has a row" 0 '^compute-sanitizer synccheck *passed' --only sanitizer
+program test_nn <<NN
+#!/bin/sh
+tar -tzf "$work/results/stand-in.tar.gz" | grep -q bench.log || exit 5
+echo '[==========] 1 tests from 1 test suite ran.'
+echo '[  PASSED  ] 1 tests.'
+NN
+check "an archive is there before the last step" 0 '^golden tests on cuda *passed' --only bench,golden
+good
+sed -i '2i case "$*" in *racecheck*) exit 9 ;; esac' "$work/path/compute-sanitizer"
+check "a tool that finds something" 1 '^compute-sanitizer racecheck *FAILED .*exit 9' --only sanitizer
+good
+sed -i '2i case "$* $GTEST_SHARD_INDEX" in *memcheck*0) exit 124 ;; esac' "$work/path/compute-sanitizer"
+check "a part of a tool without time" 3 '^compute-sanitizer memcheck *partly .*cut off: 1 of' --only sanitizer
+good
+tool ncu <<<'#!/bin/sh
+exit 1'
+check "a profiler without counters" 0 '^profile of kernels *skipped .*does not work here' --only profile
+good
+sed -i 's/"pid": 1/"pid": 0/' "$work/build/bin/bench_gpu"
+check "a trace without the device" 1 '^trace of a training step *FAILED' --only trace
+good
 check "one step alone" 0 '^golden tests on cuda *passed' --only golden
 check "a step that is not there" 2 "there is no step 'speed'" --only golden,speed
 check "no time left" 3 '^benchmarks *left out' --seconds 3
@@ -91,8 +144,19 @@ check "losses that are none" 1 '^rnn on the device *FAILED'
 rm "$work/build/bin/rnn"
 check "a build without rnn" 0 '^rnn on the device *left out'
 good
-printf '#!/bin/sh\necho No devices were found\nexit 6\n' >"$work/path/nvidia-smi"
+tool nvidia-smi <<<'#!/bin/sh
+echo No devices were found
+exit 6'
 tests test_cuda 1 Recurrent.cudnn_matches_the_own_cell
 check "no device" 0 'no GPU here'
+check "no device to trace" 0 '^trace of a training step *skipped'
+cp "$(command -v bash)" "$work/build/bin/rnn"  # a program with libraries
+expect "a build is carried" "$work/tree/scripts/gpu_check.sh" --carry "$work/build"
+expect "its programs are there" [ -x "$work/tree/build/gpu_carry/bin/rnn" ]
+expect "its plugins are there" [ -d "$work/tree/build/gpu_carry/plugin" ]
+expect "its libraries are there" grep -q . <(find "$work/tree/build/gpu_carry/lib" -type f)
+expect "the C library stays" [ ! -e "$work/tree/build/gpu_carry/lib/libc.so.6" ]
+expect "a carried program runs" \
+  env LD_LIBRARY_PATH="$work/tree/build/gpu_carry/lib" "$work/tree/build/gpu_carry/bin/rnn" -c true
 [ "$failures" -eq 0 ] && echo "gpu_check.sh: all as expected"
 exit "$failures"
