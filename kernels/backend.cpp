@@ -51,6 +51,20 @@ int open_cuda(int device) {
 }
 }  // namespace
 
+void Backend::matmul_gelu(Context& context, View a, View b, View bias, View before, View c) {
+  const View& to = before.defined() ? before : c;
+  matmul(context, 1, a, b, 0, bias, to);
+  unary(context, Unary::kGeluTanh, 0, 0, to, c);
+}
+void Backend::matmul_gelu_grad(Context& context, View a, View b, View before, View c) {
+  matmul(context, 1, a, b, 0, {}, c);
+  binary(context, Binary::kGeluTanhGrad, 1, 0, c, before, c);
+}
+void Backend::matmul_sums(Context& context, View a, View b, View c, View sums) {
+  matmul(context, 1, a, b, 0, {}, c);
+  reduce(context, Reduce::kSum, a, {sums.data, sums.dtype, {a.size(0), 1}, {sums.stride(0), 1}});
+}
+
 Shape Backend::rnn_reserve(Context&, const RnnLayer& layer, const RnnInputs& in) {
   return {in.x.size(0), in.x.size(1), layer.reserve_width() * in.w_hh.size(1)};
 }

@@ -234,6 +234,15 @@ class WEFT_API Backend {
   virtual void matmul(Context&, double alpha, View a, View b, double beta, View bias /*[N] or absent*/,
                       View c, bool relu = false) = 0;
 
+  // Products joined with the tanh form of gelu or with sums; rank 2, floating types, no size 0. By default
+  // they are calls of the above.
+  /// c = gelu_tanh(a b + bias); `before`, of c's sizes or absent, is a b + bias.
+  virtual void matmul_gelu(Context&, View a, View b, View bias /*[N] or absent*/, View before, View c);
+  /// c = (a b) times the slope of gelu_tanh at `before`, of c's sizes.
+  virtual void matmul_gelu_grad(Context&, View a, View b, View before, View c);
+  /// c = a b, and sums [M] = the sums of the rows of a.
+  virtual void matmul_sums(Context&, View a, View b, View c, View sums);
+
   // Indexing. index is int64 or int32. Throws: IndexError that names an index out of range and the size.
   /// y[i, :] = x[index[i], :], x [V, K], y [n, K].
   virtual void take_rows(Context&, View x, View index, View y) = 0;

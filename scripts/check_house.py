@@ -87,9 +87,10 @@ OP = re.compile(r"^\s*(?:WEFT_API\s+)?(?:Tensor|\w+Result|std::vector<Tensor>)\s
 # Functions of PyTorch's torch.nn.functional and kin, which are no methods of its tensors, and weft's of that
 # kind.
 FUNCTIONS = {"log_sigmoid", "leaky_relu", "elu", "gelu", "gelu_tanh", "silu", "softplus", "layer_norm",
-             "normalize", "linear", "linear_relu", "nll_loss", "cross_entropy", "linear_cross_entropy",
-             "mse_loss", "l1_loss", "smooth_l1_loss", "binary_cross_entropy_with_logits", "embedding",
-             "one_hot", "pad", "dropout", "scaled_dot_product_attention"}
+             "normalize", "linear", "linear_relu", "linear_gelu_tanh", "feed_forward", "nll_loss",
+             "cross_entropy", "linear_cross_entropy", "mse_loss", "l1_loss", "smooth_l1_loss",
+             "binary_cross_entropy_with_logits", "embedding", "one_hot", "pad", "dropout",
+             "scaled_dot_product_attention"}
 OP_OF_TENSOR = re.compile(r"^WEFT_API (?:Tensor|bool|\w+Result|std::vector<Tensor>) (\w+)"
                           r"\((?:In|Fp32Arg|AutocastArg|Viewed) ")
 SYMBOLS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "remainder": "%", "bitwise_and": "&",

@@ -1,5 +1,6 @@
 // Matrix products. All of them use two kernels: [M, K] [K, N], and a batch of it. A transpose only exchanges
-// strides, so backward makes no copy; a broadcast batch has stride 0.
+// strides, so backward makes no copy; a broadcast batch has stride 0. The products with gelu have a node for
+// x weight^T + bias and one behind it, so that backward may join either with the products beside it.
 #include <weft/autograd/ops/inner/formula.h>
 
 namespace weft {
@@ -182,43 +183,136 @@ Tensor addmm(AutocastArg c, AutocastArg a, AutocastArg b, Scalar beta, Scalar al
 
 namespace {
 
-Tensor affine(const char* name, const Tensor& x, const Tensor& weight, const Tensor& bias, bool relu) {
-  launch::check_defined(name, x, weight);
-  const bool biased = bias.defined();
-  check_rank(name, weight, "weight", 2);
-  const int64_t out = weight.sizes()[0], in = weight.sizes()[1];
-  if (x.dim() == 0 || x.sizes().back() != in)
-    throw ShapeError(str(name, ": inner sizes differ: x is ", x.sizes(), ", weight is ", weight.sizes()));
-  if (biased && !(bias.sizes() == Shape{out}))
-    throw ShapeError(str(name, ": bias is ", bias.sizes(), ", weight is ", weight.sizes()));
-  const DType dtype = product_dtype(name, x, weight);
-  if (biased) product_dtype(name, x, bias);
-  if (relu && !is_floating(dtype)) return weft::relu(affine(name, x, weight, bias, false));
-  Shape sizes = x.sizes();
-  sizes[sizes.size() - 1] = out;
-  const int64_t rows = in == 0 ? without_last(x.sizes(), 1).numel() : x.numel() / in;
-  const launch::Cast w(weight, dtype), cast_x(x, dtype);
-  const Tensor b = biased ? launch::contiguous(launch::cast(bias, dtype)) : Tensor();
-  // rows of equal distance, so that the leading dims can be joined
-  const Tensor dense = x.dim() == 2 || cast_x->is_contiguous() ? Tensor() : launch::clone(cast_x);
-  const Tensor& xs = dense.defined() ? dense : cast_x.get();
-  View xv = xs.view_of(), wt = w->view_of();
-  if (x.dim() != 2) xv.sizes = {rows, in}, xv.strides = {in, 1};
-  std::swap(wt.sizes[0], wt.sizes[1]);
-  std::swap(wt.strides[0], wt.strides[1]);
-  if (weight.dtype() == dtype) launch::watch_weight(weight);
-  Tensor y = empty(sizes, {.dtype = dtype, .device = x.device()});
-  multiply(1, xv, wt, 0, biased ? b.view_of() : View{}, x.dim() == 2 ? y : launch::reshaped(y, {rows, out}),
-           relu);
-  return record(
-      name, y, {x, weight, bias},
-      [x = saved_for(weight, x), w = saved_for(x, weight), y = relu ? SavedOutput(y) : SavedOutput(), rows,
-       in, out, x_sizes = x.sizes()](const Tensor& g, Needs needs) -> GradList {
-        const Tensor g2 = reshape(y.defined() ? formula::relu_grad(g, y.get()) : g, {rows, out});
-        return {needs[0] ? reshape(mm(g2, w.get()), x_sizes) : Tensor(),
-                needs[1] ? mm(swapped(g2), reshape(x.get(), {rows, in})) : Tensor(),
-                needs[2] ? sum(g2, {0}) : Tensor()};
-      });
+// The operands of x weight^T + bias, checked, in one dtype and as matrices.
+struct Affine {
+  const DType dtype;
+  const int64_t in, out, rows;
+  const Device device;
+  Shape sizes;  // of the result
+
+  /// `real`: integers are taken as float32.
+  [[gnu::always_inline]] inline Affine(const char* name, const Tensor& input, const Tensor& weight,
+                                       const Tensor& bias, bool real = false)
+      : dtype(checked(name, input, weight, bias, real)),
+        in(weight.sizes()[1]),
+        out(weight.sizes()[0]),
+        rows(in == 0 ? without_last(input.sizes(), 1).numel() : input.numel() / in),
+        device(input.device()),
+        sizes(input.sizes()),
+        weight_(weight, dtype),
+        input_(input, dtype) {
+    sizes[sizes.size() - 1] = out;
+    if (bias.defined()) bias_ = launch::contiguous(launch::cast(bias, dtype));
+    // rows of equal distance, so that the leading dims can be joined
+    if (input.dim() != 2 && !input_->is_contiguous()) dense_ = launch::clone(input_);
+    if (weight.dtype() == dtype) launch::watch_weight(weight);
+  }
+  View x() const {  // [rows, in]
+    View v = (dense_.defined() ? dense_ : input_.get()).view_of();
+    if (sizes.size() != 2) v.sizes = {rows, in}, v.strides = {in, 1};
+    return v;
+  }
+  View w() const {  // [in, out]
+    View v = weight_->view_of();
+    std::swap(v.sizes[0], v.sizes[1]);
+    std::swap(v.strides[0], v.strides[1]);
+    return v;
+  }
+  View b() const { return formula::optional_view(bias_); }
+  Tensor result() const { return empty(sizes, {.dtype = dtype, .device = device}); }
+  /// A result as [rows, out].
+  Tensor matrix(const Tensor& y) const { return y.dim() == 2 ? y : launch::reshaped(y, {rows, out}); }
+
+ private:
+  [[gnu::always_inline]] static DType checked(const char* name, const Tensor& x, const Tensor& weight,
+                                              const Tensor& bias, bool real) {
+    launch::check_defined(name, x, weight);
+    check_rank(name, weight, "weight", 2);
+    const int64_t out = weight.sizes()[0], in = weight.sizes()[1];
+    if (x.dim() == 0 || x.sizes().back() != in)
+      throw ShapeError(str(name, ": inner sizes differ: x is ", x.sizes(), ", weight is ", weight.sizes()));
+    if (bias.defined() && !(bias.sizes() == Shape{out}))
+      throw ShapeError(str(name, ": bias is ", bias.sizes(), ", weight is ", weight.sizes()));
+    const DType dtype = product_dtype(name, x, weight);
+    if (bias.defined()) product_dtype(name, x, bias);
+    return real && !is_floating(dtype) ? kFloat32 : dtype;
+  }
+  launch::Cast weight_, input_;
+  Tensor bias_, dense_;
+};
+
+// The gradients of weight and bias of x weight^T + bias for g2 [rows, out]. `joined`: by one call of the
+// backend, where a device may sum within the product.
+struct WeightGrads {
+  Tensor weight, bias;
+};
+WeightGrads weight_grads(const Tensor& g2, const Tensor& x2, bool weight, bool bias, bool joined) {
+  if (!joined || !weight || !bias || grad_enabled() || g2.dtype() != x2.dtype() || g2.numel() == 0 ||
+      x2.numel() == 0)
+    return {weight ? mm(swapped(g2), x2) : Tensor(), bias ? sum(g2, {0}) : Tensor()};
+  const TensorOptions like{.dtype = g2.dtype(), .device = g2.device()};
+  const WeightGrads grads{empty({g2.sizes()[1], x2.sizes()[1]}, like), empty({g2.sizes()[1]}, like)};
+  View g = g2.view_of();
+  std::swap(g.sizes[0], g.sizes[1]);
+  std::swap(g.strides[0], g.strides[1]);
+  launch::backend_of(g2).matmul_sums(launch::context(), g, x2.view_of(), grads.weight.view_of(),
+                                     grads.bias.view_of());
+  return grads;
+}
+
+// (g w) times the slope of gelu_tanh at `before`.
+Tensor product_gelu_grad(const Tensor& g, const Tensor& w, const Tensor& before) {
+  if (grad_enabled() || g.dtype() != w.dtype() || g.dtype() != before.dtype() || before.numel() == 0 ||
+      g.numel() == 0)
+    return formula::gelu_tanh_grad(mm(g, w), before);
+  Tensor y = empty(before.sizes(), {.dtype = before.dtype(), .device = before.device()});
+  launch::backend_of(y).matmul_gelu_grad(launch::context(), g.view_of(), w.view_of(), before.view_of(),
+                                         y.view_of());
+  return y;
+}
+
+// Records y, which is x weight^T + bias, or with `relu` the positive part of it.
+[[gnu::always_inline]] inline Tensor record_affine(const char* name, const Affine& a, Tensor&& y,
+                                                   const Tensor& x, const Tensor& weight, const Tensor& bias,
+                                                   bool relu, bool joined) {
+  auto backward = [x = saved_for(weight, x), w = saved_for(x, weight),
+                   y = relu ? SavedOutput(y) : SavedOutput(), rows = a.rows, in = a.in, out = a.out,
+                   x_sizes = x.sizes(), joined](const Tensor& g, Needs needs) -> GradList {
+    const Tensor g2 = reshape(y.defined() ? formula::relu_grad(g, y.get()) : g, {rows, out});
+    const WeightGrads grads =
+        weight_grads(g2, needs[1] ? reshape(x.get(), {rows, in}) : g2, needs[1], needs[2], joined);
+    return {needs[0] ? reshape(mm(g2, w.get()), x_sizes) : Tensor(), grads.weight, grads.bias};
+  };
+  return record(name, std::move(y), {x, weight, bias}, std::move(backward));
+}
+
+Tensor affine(const char* name, const Tensor& x, const Tensor& weight, const Tensor& bias, bool relu,
+              bool joined = false) {
+  const Affine a(name, x, weight, bias);
+  if (relu && !is_floating(a.dtype)) return weft::relu(affine(name, x, weight, bias, false));
+  Tensor y = a.result();
+  multiply(1, a.x(), a.w(), 0, a.b(), a.matrix(y), relu);
+  return record_affine(name, a, std::move(y), x, weight, bias, relu, joined);
+}
+
+// gelu_tanh(x weight^T + bias), and its argument if a gradient may be asked for.
+struct Gelu {
+  Tensor before, y;
+};
+Gelu affine_gelu(const char* name, const Affine& a, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                 bool keeps) {
+  Gelu r{keeps ? a.result() : Tensor(), a.result()};
+  const Tensor y = a.matrix(r.y), before = keeps ? a.matrix(r.before) : Tensor();
+  if (y.numel() == 0 || a.rows * a.in == 0) {
+    multiply(1, a.x(), a.w(), 0, a.b(), y);
+    if (keeps) launch::copy_into(before, y);
+    launch::unary_into(Unary::kGeluTanh, y);
+  } else {
+    launch::backend_of(y).matmul_gelu(launch::context(), a.x(), a.w(), a.b(), formula::optional_view(before),
+                                      y.view_of());
+  }
+  if (keeps) r.before = record_affine(name, a, std::move(r.before), x, weight, bias, false, true);
+  return r;
 }
 
 }  // namespace
@@ -228,6 +322,41 @@ Tensor linear(AutocastArg x, AutocastArg weight, AutocastArg bias) {
 }
 Tensor linear_relu(AutocastArg x, AutocastArg weight, AutocastArg bias) {
   return affine("linear_relu", x, weight, bias, true);
+}
+
+Tensor linear_gelu_tanh(AutocastArg x, AutocastArg weight, AutocastArg bias) {
+  constexpr const char* kName = "linear_gelu_tanh";
+  const Affine a(kName, x, weight, bias, true);
+  const bool keeps = detail::wants_record({x, weight, bias});
+  const Gelu r = affine_gelu(kName, a, x, weight, bias, keeps);
+  if (!keeps) return r.y;
+  return record(kName, r.y, {r.before}, [before = Saved(r.before)](const Tensor& g, Needs) -> GradList {
+    return {formula::gelu_tanh_grad(g, before.get())};
+  });
+}
+
+Tensor feed_forward(AutocastArg x, AutocastArg weight1, AutocastArg bias1, AutocastArg weight2,
+                    AutocastArg bias2) {
+  constexpr const char* kName = "feed_forward";
+  if (!weight2->defined()) launch::throw_undefined(kName, 4);
+  const Affine a(kName, x, weight1, bias1, true);
+  if (!detail::wants_record({x, weight1, bias1}))
+    return affine(kName, affine_gelu(kName, a, x, weight1, bias1, false).y, weight2, bias2, false, true);
+  const Gelu hidden = affine_gelu(kName, a, x, weight1, bias1, true);
+  const Affine b(kName, hidden.y, weight2, bias2);
+  Tensor y = b.result();
+  multiply(1, b.x(), b.w(), 0, b.b(), b.matrix(y));
+  return record(kName, std::move(y), {hidden.before, weight2, bias2},
+                [before = Saved(hidden.before), w = Saved(weight2), h = saved_for(weight2, hidden.y),
+                 rows = b.rows, in = b.in, out = b.out](const Tensor& g, Needs needs) -> GradList {
+                  const Tensor g2 = reshape(g, {rows, out}), v = before.get();
+                  const auto matrix = [&](const Tensor& t) { return reshape(t, {rows, in}); };
+                  const WeightGrads grads =
+                      weight_grads(g2, !needs[1] ? g2 : matrix(grad_enabled() ? gelu_tanh(v) : h.get()),
+                                   needs[1], needs[2], true);
+                  return {needs[0] ? reshape(product_gelu_grad(g2, w.get(), matrix(v)), v.sizes()) : Tensor(),
+                          grads.weight, grads.bias};
+                });
 }
 
 Tensor outer(In a, In b) {

@@ -40,6 +40,16 @@ WEFT_API Tensor linear(AutocastArg x, AutocastArg weight, AutocastArg bias = Ten
 /// relu(linear(x, weight, bias)), within the product where the device can. Shape: as linear.
 /// Grad: as linear with g where y > 0, else 0. Throws: as linear.
 WEFT_API Tensor linear_relu(AutocastArg x, AutocastArg weight, AutocastArg bias = Tensor());
+/// gelu_tanh(linear(x, weight, bias)), of integers in float32. In half types, and in float32 where TF32 is
+/// allowed, a CUDA device makes gelu and the sums of its gradients within the products. Shape: as linear.
+/// Grad: as linear with g times the slope of gelu_tanh. Throws: as linear.
+WEFT_API Tensor linear_gelu_tanh(AutocastArg x, AutocastArg weight, AutocastArg bias = Tensor());
+/// linear(linear_gelu_tanh(x, weight1, bias1), weight2, bias2), the feed-forward part of a transformer. Its
+/// backward makes the slope of gelu within a product, too.
+/// Shape: x [.., I], weight1 [H, I], bias1 [H], weight2 [O, H], bias2 [O] -> [.., O]. Biases may be absent.
+/// Grad: of the two layers. Throws: as linear.
+WEFT_API Tensor feed_forward(AutocastArg x, AutocastArg weight1, AutocastArg bias1, AutocastArg weight2,
+                             AutocastArg bias2 = Tensor());
 /// a[i] * b[j], in the dtype that mul gives, bool included. Shape: [M] x [N] -> [M, N].
 /// Grad: da = g b, db = g^T a. Throws: ShapeError unless both have one dim.
 WEFT_API Tensor outer(In a, In b);

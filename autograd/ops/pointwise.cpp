@@ -156,17 +156,19 @@ Tensor gelu(In x) {
   });
 }
 
+Tensor formula::gelu_tanh_grad(const Tensor& g, const Tensor& x) {
+  return fused_or(Binary::kGeluTanhGrad, g, x, [&] {
+    constexpr double k = std::numbers::sqrt2 * std::numbers::inv_sqrtpi, c = 0.044715;
+    const Tensor th = tanh((x + x * square(x) * c) * k);
+    const Tensor inner = (square(x) * (3 * c) + 1) * k;
+    return g * ((th + 1) * 0.5 + x * 0.5 * (1 - square(th)) * inner);
+  });
+}
+
 Tensor gelu_tanh(In x) {
-  return record("gelu_tanh", unary(Unary::kGeluTanh, x), {x},
-                [x = Saved(x)](const Tensor& g, Needs) -> GradList {
-                  const Tensor v = x.get();
-                  return {fused_or(Binary::kGeluTanhGrad, g, v, [&] {
-                    constexpr double k = std::numbers::sqrt2 * std::numbers::inv_sqrtpi, c = 0.044715;
-                    const Tensor th = tanh((v + v * square(v) * c) * k);
-                    const Tensor inner = (square(v) * (3 * c) + 1) * k;
-                    return g * ((th + 1) * 0.5 + v * 0.5 * (1 - square(th)) * inner);
-                  })};
-                });
+  return record(
+      "gelu_tanh", unary(Unary::kGeluTanh, x), {x},
+      [x = Saved(x)](const Tensor& g, Needs) -> GradList { return {formula::gelu_tanh_grad(g, x.get())}; });
 }
 
 Tensor silu(In x) {

@@ -200,6 +200,23 @@ def affine(d):
 op("linear", affine, F.linear, spread=True, types="product", rough=8)
 op("linear_relu", affine, lambda x, w, b: F.linear(x, w, b).relu(), spread=True, types="product", rough=8)
 
+
+def tanh_gelu(x):
+    return F.gelu(x, approximate="tanh")
+
+
+def two_layers(d):
+    x, weight, bias = affine(d)
+    second = matrix(d, d.size(), weight.sizes[0], dtype=weight.dtype)
+    last = matrix(d, second.sizes[0], dtype=weight.dtype) if d.chance(0.7) else None
+    return [x, weight, bias, second, last]
+
+
+op("linear_gelu_tanh", affine, lambda x, w, b: tanh_gelu(F.linear(x, w, b)), spread=True, types="real",
+   rough=8)
+op("feed_forward", two_layers, lambda x, w, b, v, c: F.linear(tanh_gelu(F.linear(x, w, b)), v, c),
+   spread=True, types="real", rough=16)
+
 EQUATIONS = (
     "ij,jk->ik",
     "ij,jk",

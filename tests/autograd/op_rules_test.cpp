@@ -230,6 +230,39 @@ TEST(LinearRelu, of_integers_is_the_positive_part_of_their_product) {
   EXPECT_TRUE(equal(linear_relu(x, w, b), relu(linear(x, w, b))));
 }
 
+TEST(LinearGelu, is_gelu_of_the_product_in_every_mix_of_types) {
+  manual_seed(3);
+  const Tensor x = randn({4, 5}), w = randn({8, 5}), b = randn({8}), v = randn({3, 8}), c = randn({3});
+  EXPECT_TRUE(same_bits(linear_gelu_tanh(x, w, b), gelu_tanh(linear(x, w, b))));
+  EXPECT_TRUE(same_bits(feed_forward(x, w, b, v, c), linear(gelu_tanh(linear(x, w, b)), v, c)));
+  EXPECT_TRUE(same_bits(feed_forward(x, w, Tensor(), v), linear(gelu_tanh(linear(x, w)), v)));
+  const Tensor whole = arange(6, {.dtype = kUInt8}).view({2, 3}) * 50, real = whole.to(kFloat32);
+  EXPECT_TRUE(equal(linear_gelu_tanh(whole, whole), gelu_tanh(linear(real, real))));
+  const Tensor wide = v.to(kFloat64).requires_grad_(), h = x.to(kFloat16).requires_grad_(),
+               u = w.to(kFloat16).requires_grad_();
+  const auto grads = [&](const Tensor& y) {
+    y.sum().backward();
+    const std::vector<Tensor> all = {h.grad(), u.grad(), wide.grad()};
+    h.zero_grad(), u.zero_grad(), wide.zero_grad();
+    return all;
+  };
+  const auto joined = grads(feed_forward(h, u, Tensor(), wide, c)),
+             apart = grads(linear(gelu_tanh(linear(h, u)), wide, c));
+  for (size_t i = 0; i < joined.size(); ++i) {
+    EXPECT_EQ(joined[i].dtype(), apart[i].dtype());
+    EXPECT_TRUE(allclose(joined[i], apart[i], 4e-3, 4e-3)) << i;
+  }
+}
+
+TEST(LinearGelu, keeps_its_argument_only_for_a_gradient) {
+  const Tensor x = randn({4, 5}), w = randn({8, 5}).requires_grad_(), v = randn({3, 8}).requires_grad_();
+  EXPECT_TRUE(linear_gelu_tanh(x, w).requires_grad());
+  EXPECT_TRUE(feed_forward(x, w.detach(), Tensor(), v).requires_grad());
+  const NoGrad off;
+  EXPECT_FALSE(linear_gelu_tanh(x, w).requires_grad());
+  EXPECT_FALSE(feed_forward(x, w, Tensor(), v).requires_grad());
+}
+
 TEST(RnnLayer, runs_without_biases_and_without_a_tape) {
   manual_seed(4);
   const Tensor x = randn({3, 2, 5}), h = randn({2, 7}), c = randn({2, 7}), w = randn({28, 5}),

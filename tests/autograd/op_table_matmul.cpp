@@ -48,6 +48,11 @@ Host affine(const Host& x, const Host& w, const Host* b) {
   });
 }
 
+Host gelu_of(Host x) {
+  for (double& v : x.v) v = v / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (v + 0.044715 * v * v * v)));
+  return x;
+}
+
 }  // namespace
 
 std::vector<Row> matmul_rows() {
@@ -178,6 +183,50 @@ std::vector<Row> matmul_rows() {
                     return {build(y.sizes, [&](const Shape& at) { return std::max(y(at), 0.0); })};
                   },
                   .dtypes = floats()});
+  rows.push_back(
+      {.name = "linear_gelu_tanh",
+       .args = {real({3, 5}), real({8, 5}), real({8})},
+       .call = [](const Tensors& x) -> Tensors { return {linear_gelu_tanh(x[0], x[1], x[2])}; },
+       .reference = [](const Hosts& in) -> Hosts { return {gelu_of(affine(in[0], in[1], &in[2]))}; },
+       .dtypes = floats(),
+       .sizes = {{{5}, {7, 5}, {7}}, {{2, 3, 5}, {8, 5}, {8}}, {{0, 5}, {7, 5}, {7}}, {{3, 0}, {8, 0}, {8}}},
+       .wrong = {{"ShapeError", "linear_gelu_tanh: inner sizes differ: x is [3, 4], weight is [7, 5]",
+                  [] {
+                    linear_gelu_tanh(zeros({3, 4}), zeros({7, 5}));
+                  }},
+                 {"DTypeError", "linear_gelu_tanh: takes numbers, got bool",
+                  [] {
+                    linear_gelu_tanh(zeros({3, 5}, {.dtype = kBool}), zeros({7, 5}, {.dtype = kBool}));
+                  }}},
+       .large = {{131, 127}, {136, 127}, {136}}});
+  rows.push_back(
+      {.name = "linear_gelu_tanh_no_bias",
+       .args = {real({2, 3, 5}), real({8, 5})},
+       .call = [](const Tensors& x) -> Tensors { return {linear_gelu_tanh(x[0], x[1])}; },
+       .reference = [](const Hosts& in) -> Hosts { return {gelu_of(affine(in[0], in[1], nullptr))}; },
+       .dtypes = floats()});
+  rows.push_back(
+      {.name = "feed_forward",
+       .args = {real({3, 5}, -1, 1), real({8, 5}, -1, 1), real({8}), real({7, 8}, -1, 1), real({7})},
+       .call = [](const Tensors& x) -> Tensors { return {feed_forward(x[0], x[1], x[2], x[3], x[4])}; },
+       .reference = [](const Hosts& in) -> Hosts {
+         return {affine(gelu_of(affine(in[0], in[1], &in[2])), in[3], &in[4])};
+       },
+       .dtypes = floats(),
+       .sizes = {{{5}, {7, 5}, {7}, {3, 7}, {3}},
+                 {{2, 3, 5}, {8, 5}, {8}, {5, 8}, {5}},
+                 {{0, 5}, {7, 5}, {7}, {3, 7}, {3}},
+                 {{3, 5}, {0, 5}, {0}, {3, 0}, {3}},
+                 {{3, 0}, {8, 0}, {8}, {3, 8}, {3}}},
+       .wrong = {{"ShapeError", "feed_forward: inner sizes differ: x is [3, 4], weight is [7, 5]",
+                  [] {
+                    feed_forward(zeros({3, 4}), zeros({7, 5}), Tensor(), zeros({3, 7}));
+                  }},
+                 {"ShapeError", "feed_forward: inner sizes differ: x is [3, 7], weight is [3, 6]",
+                  [] {
+                    feed_forward(zeros({3, 5}), zeros({7, 5}), Tensor(), zeros({3, 6}));
+                  }}},
+       .large = {{131, 127}, {136, 127}, {136}, {65, 136}, {65}}});
   rows.push_back({.name = "einsum",
                   .args = {real({2, 3, 5}), real({5, 3, 7})},
                   .call = [](const Tensors& x) -> Tensors {

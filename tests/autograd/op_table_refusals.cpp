@@ -25,7 +25,8 @@ void add_refusals(std::vector<Row>& rows) {
       {"topk_smallest topk layer_norm_plain", {{kNoDims, "ShapeError"}, {7, "ShapeError"}}},
       {"matmul matmul_batch matmul_broadcast matmul_one_matrix matmul_shared_left "
        "matmul_vector matmul_row mm mv dot bmm outer addmm linear linear_no_bias linear_relu "
-       "linear_relu_no_bias einsum einsum_trace layer_norm permute expand tril triu pad cat "
+       "linear_relu_no_bias linear_gelu_tanh linear_gelu_tanh_no_bias feed_forward einsum "
+       "einsum_trace layer_norm permute expand tril triu pad cat "
        "scaled_dot_product_attention scaled_dot_product_attention_causal "
        "scaled_dot_product_attention_masked scaled_dot_product_attention_biased "
        "scaled_dot_product_attention_given_bias",

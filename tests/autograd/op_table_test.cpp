@@ -86,6 +86,7 @@ bool passed_over(const Row& row, size_t i) {
       "dropout"};
   const auto is = [&](const char* op) { return row.name.starts_with(op); };
   if (is("scaled_dot_product_attention") && i == 3) return true;  // the mask
+  if (is("feed_forward") && (i == 2 || i == 4)) return true;      // the biases
   if (is("linear") || is("cross_entropy") || is("nll_loss")) return i == 2;
   return (is("layer_norm") && i > 0) || (is("bincount") && i == 1) || is("lstm") || is("gru") || is("rnn_") ||
          row.name.ends_with('_') || prepare.contains(row.name);

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <vector>
 
 #include <weft/kernels/cuda/toolkit/cublaslt.h>
 #include "support/errors.h"
@@ -92,6 +94,97 @@ TEST(EmulatedCublasLt, a_bias_lies_along_the_rows) {
   ASSERT_EQ(p.run(), CUBLAS_STATUS_SUCCESS);
   const auto z = p.z.device_values();
   for (size_t i = 0; i < 20; ++i) EXPECT_NEAR(z[i], 100. * static_cast<double>(i % 4 + 1), 7);
+}
+
+/// The product of 4 rows, with another matrix [4, 5] of leading dimension 8 beside it.
+struct WithMatrix : Product {
+  Operand beside{kFloat32, {40}};
+  explicit WithMatrix(cublasLtEpilogue_t epilogue, cublasComputeType_t compute = CUBLAS_COMPUTE_32F,
+                      cudaDataType_t type = CUDA_R_32F)
+      : Product(compute, compute == CUBLAS_COMPUTE_64F ? CUDA_R_64F : CUDA_R_32F, type) {
+    beside.random(-2, 2, 3);
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<uint32_t>(epilogue));
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, beside.on_device().data);
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, int64_t{8});
+  }
+};
+
+double gelu(double x) { return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
+
+TEST(EmulatedCublasLt, gelu_gives_its_argument_and_takes_it_back_for_the_slope) {
+  Product plain;
+  plain.choose(), plain.run();
+  const auto sums = plain.z.device_values();
+  Operand bias(kFloat32, {4});
+  bias.set({0.5, -0.5, 1., -1.});
+  WithMatrix p(CUBLASLT_EPILOGUE_GELU_AUX_BIAS);
+  p.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias.on_device().data);
+  ASSERT_EQ(p.choose(), CUBLAS_STATUS_SUCCESS);
+  ASSERT_EQ(p.run(), CUBLAS_STATUS_SUCCESS);
+  const auto y = p.z.device_values(), before = p.beside.device_values(), b = bias.host_values();
+  for (size_t i = 0; i < 20; ++i) {
+    EXPECT_NEAR(before[i % 4 + 8 * (i / 4)], sums[i] + b[i % 4], 1e-6);
+    EXPECT_NEAR(y[i], gelu(sums[i] + b[i % 4]), 1e-6);
+  }
+  p.set(CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<uint32_t>(CUBLASLT_EPILOGUE_DGELU_BGRAD));
+  ASSERT_EQ(p.choose(), CUBLAS_STATUS_SUCCESS);
+  ASSERT_EQ(p.run(), CUBLAS_STATUS_SUCCESS);
+  const auto slopes = p.z.device_values(), bias_grad = bias.device_values();
+  std::vector<double> rows(4);
+  for (size_t i = 0; i < 20; ++i) {
+    const double x = before[i % 4 + 8 * (i / 4)], slope = (gelu(x + 1e-4) - gelu(x - 1e-4)) / 2e-4;
+    EXPECT_NEAR(slopes[i], sums[i] * slope, 1e-5);
+    rows[i % 4] += slopes[i];
+  }
+  for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(bias_grad[i], rows[i], 1e-5);
+}
+
+TEST(EmulatedCublasLt, sums_over_k_lie_at_the_place_of_the_bias) {
+  for (const bool of_a : {true, false}) {
+    Product p;
+    Operand sums(kFloat32, {5});
+    p.set(CUBLASLT_MATMUL_DESC_EPILOGUE,
+          static_cast<uint32_t>(of_a ? CUBLASLT_EPILOGUE_BGRADA : CUBLASLT_EPILOGUE_BGRADB));
+    ASSERT_EQ(p.choose(), CUBLAS_STATUS_SUCCESS);
+    EXPECT_EQ(p.run(), CUBLAS_STATUS_INVALID_VALUE);  // no place
+    p.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, sums.on_device().data);
+    ASSERT_EQ(p.choose(), CUBLAS_STATUS_SUCCESS);
+    ASSERT_EQ(p.run(), CUBLAS_STATUS_SUCCESS);
+    const auto x = p.x.device_values(), y = p.y.device_values(), got = sums.device_values();
+    for (size_t i = 0; i < (of_a ? 4u : 5u); ++i) {
+      double sum = 0;
+      for (size_t l = 0; l < 6; ++l) sum += of_a ? x[i + 4 * l] : y[l + 6 * i];
+      EXPECT_NEAR(got[i], sum, 1e-6);
+    }
+  }
+}
+
+TEST(EmulatedCublasLt, refuses_matrices_of_epilogues_that_do_not_fit) {
+  const auto status = [](const auto& spoil) {
+    WithMatrix p(CUBLASLT_EPILOGUE_GELU_AUX);
+    spoil(p);
+    return p.choose();
+  };
+  EXPECT_EQ(status([](Product&) {}), CUBLAS_STATUS_SUCCESS);
+  for (const int64_t leading : {0, 4, 12})
+    EXPECT_EQ(status([&](Product& p) { p.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, leading); }),
+              CUBLAS_STATUS_INVALID_VALUE)
+        << leading;
+  EXPECT_EQ(
+      status([](Product& p) { p.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, int32_t{CUDA_R_16F}); }),
+      CUBLAS_STATUS_INVALID_VALUE);
+  EXPECT_EQ(WithMatrix(CUBLASLT_EPILOGUE_GELU, CUBLAS_COMPUTE_64F, CUDA_R_64F).choose(),
+            CUBLAS_STATUS_NOT_SUPPORTED);
+  EXPECT_EQ(WithMatrix(CUBLASLT_EPILOGUE_BGRADB, CUBLAS_COMPUTE_64F, CUDA_R_64F).choose(),
+            CUBLAS_STATUS_NOT_SUPPORTED);
+  WithMatrix p(CUBLASLT_EPILOGUE_DGELU);
+  p.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, static_cast<void*>(nullptr));
+  ASSERT_EQ(p.choose(), CUBLAS_STATUS_SUCCESS);
+  EXPECT_EQ(p.run(), CUBLAS_STATUS_INVALID_VALUE);
+  p.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, static_cast<void*>(p.beside.on_device().as<float>() + 1));
+  EXPECT_THROW(p.run(), Fault);  // the algorithm was chosen for whole packs
+  EXPECT_EQ(p.choose(), CUBLAS_STATUS_SUCCESS);
+  EXPECT_EQ(p.run(), CUBLAS_STATUS_SUCCESS);
 }
 
 TEST(EmulatedCublasLt, refuses_attributes_of_the_wrong_size) {

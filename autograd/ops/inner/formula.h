@@ -24,6 +24,9 @@ inline Tensor relu_grad(const Tensor& g, const Tensor& y) {
   return fused_or(Binary::kReluGrad, g, y, [&] { return masked_fill(g, le(y.detach(), 0), 0); });
 }
 
+/// g times the slope of gelu_tanh at x.
+Tensor gelu_tanh_grad(const Tensor& g, const Tensor& x);
+
 /// x saved for the gradient of `user` only: empty if that gradient is not wanted.
 inline Saved saved_for(const Tensor& user, const Tensor& x) {
   return user.defined() && user.requires_grad() ? Saved(x) : Saved();

@@ -72,6 +72,10 @@ class CudaBackend final : public Accelerator {
   void copy_to_host(Context&, const void* device, void* host, size_t bytes) override;
 #define WEFT_CPU_KERNEL(...)  // not of this backend
 #include <weft/kernels/inner/kernel_methods.inc>
+  /// By epilogues of cuBLASLt, where it has them for the product.
+  void matmul_gelu(Context&, View a, View b, View bias, View before, View c) override;
+  void matmul_gelu_grad(Context&, View a, View b, View before, View c) override;
+  void matmul_sums(Context&, View a, View b, View c, View sums) override;
   /// For heads of up to 128 numbers, of doubles up to 64, on devices whose shared memory holds their tiles.
   bool has_attention(DType t, int64_t width, int64_t values) const override;
   Shape rnn_reserve(Context&, const RnnLayer&, const RnnInputs&) override;

@@ -2,7 +2,8 @@
 // The operand c is read only if beta is not 0. Floating dtypes use host/gemm.h. If one of the last two
 // strides is 1 and rows do not overlap, the strides become transpose flags and row lengths. Otherwise the
 // operand is copied. A batch with a shared b is one tall product. A column-major result is the transposed
-// product. Products of a half dtype may have a float32 result and bias, for the recurrent layers.
+// product. Products of a half dtype may have a float32 result and bias, for the recurrent layers. Gelu, its
+// slope and sums are joined with a product where cuBLASLt does that (multiply_joined).
 //
 // Integers run here: tiles of 16 x 16 results, with steps of 16 along K through shared memory. Sums wrap
 // around as int64. 2 K integer operations and K / 8 loaded elements per result.
@@ -10,6 +11,7 @@
 
 #include <weft/kernels/cuda/host/cuda_backend.h>
 #include <weft/kernels/cuda/host/gemm.h>
+#include <weft/kernels/cuda_settings.h>
 #include <weft/kernels/inner/convert.h>
 
 namespace weft::cuda {
@@ -58,6 +60,7 @@ class Operand {
     if (view_.size(0) == 1) view_.strides[0] = 0;
   }
   const void* data() const { return view_.data; }
+  DType dtype() const { return view_.dtype; }
   bool transposed() const { return rows_.transposed; }
   int64_t leading() const { return rows_.leading; }
   int64_t stride() const { return view_.stride(0); }
@@ -163,32 +166,56 @@ void finish_empty_sum(CudaBackend& backend, Context& context, double beta, const
   if (wide.defined()) backend.binary(context, Binary::kAdd, 1, 0, c, wide, c);
 }
 
-/// Floating dtypes, for a c in a layout that gemm can write.
+/// The product of two operands, for a c in a layout that gemm can write.
+Gemm product_of(const Operand& x, const Operand& y, int64_t k, const View& bias, const View& c,
+                int64_t leading) {
+  return {.dtype = x.dtype(),
+          .wide = x.dtype() != c.dtype,
+          .transpose_a = x.transposed(),
+          .transpose_b = y.transposed(),
+          .m = c.size(1),
+          .n = c.size(2),
+          .k = k,
+          .batch = c.size(0),
+          .a = x.data(),
+          .b = y.data(),
+          .bias = bias.data,
+          .c = c.data,
+          .lda = x.leading(),
+          .ldb = y.leading(),
+          .ldc = leading,
+          .stride_a = x.stride(),
+          .stride_b = y.stride(),
+          .stride_c = c.stride(0)};
+}
+
+/// Floating dtypes.
 void multiply(CudaBackend& backend, Context& context, double alpha, const View& a, const View& b, double beta,
-              const void* bias, bool relu, const View& c, int64_t leading) {
+              const View& bias, bool relu, const View& c, int64_t leading) {
   const Operand x(backend, context, a), y(backend, context, b);
-  gemm(backend, backend.stream_of(context),
-       {.dtype = a.dtype,
-        .wide = a.dtype != c.dtype,
-        .transpose_a = x.transposed(),
-        .transpose_b = y.transposed(),
-        .m = c.size(1),
-        .n = c.size(2),
-        .k = a.size(2),
-        .batch = c.size(0),
-        .alpha = alpha,
-        .beta = beta,
-        .a = x.data(),
-        .b = y.data(),
-        .bias = bias,
-        .relu = relu,
-        .c = c.data,
-        .lda = x.leading(),
-        .ldb = y.leading(),
-        .ldc = leading,
-        .stride_a = x.stride(),
-        .stride_b = y.stride(),
-        .stride_c = c.stride(0)});
+  Gemm g = product_of(x, y, a.size(2), bias, c, leading);
+  g.alpha = alpha, g.beta = beta, g.relu = relu;
+  gemm(backend, backend.stream_of(context), g);
+}
+
+/// c = a b with `joined`. Returns false, with nothing done, where that is not one product of cuBLASLt. The
+/// error of its gelu is not documented. So float32 that must not be rounded to TF32 is left to a kernel.
+bool multiply_joined(CudaBackend& backend, Context& context, View a, View b, const View& bias, Joined joined,
+                     const View& beside, View c) {
+  backend.enter();
+  if (!is_half(c.dtype) && !(c.dtype == kFloat32 && allow_tf32())) return false;
+  a = batched(a), b = batched(b), c = batched(c);
+  const Rows rows = rows_of(c);
+  if (!rows.fit || rows.transposed || (bias.defined() && bias.stride(0) != 1)) return false;
+  const bool matrix = beside.ndim() == 2;
+  // cuBLASLt wants rows of whole packs
+  if (matrix && (beside.stride(1) != 1 || beside.stride(0) % 8 != 0 ||
+                 reinterpret_cast<uintptr_t>(beside.data) % 16 != 0))
+    return false;
+  const Operand x(backend, context, a), y(backend, context, b);
+  Gemm g = product_of(x, y, a.size(2), bias, c, rows.leading);
+  g.joined = joined, g.beside = beside.data, g.beside_row = matrix ? beside.stride(0) : 0;
+  return gemm_joined(backend, backend.stream_of(context), g);
 }
 
 }  // namespace
@@ -215,15 +242,28 @@ void CudaBackend::matmul(Context& context, double alpha, View a, View b, double 
   }
   const Rows rows = rows_of(c);
   if (rows.fit && !rows.transposed)
-    return multiply(*this, context, alpha, a, b, beta, bias.data, relu, c, rows.leading);
+    return multiply(*this, context, alpha, a, b, beta, bias, relu, c, rows.leading);
   if (rows.fit && !bias.defined())
-    return multiply(*this, context, alpha, transposed(b), transposed(a), beta, nullptr, relu, transposed(c),
+    return multiply(*this, context, alpha, transposed(b), transposed(a), beta, {}, relu, transposed(c),
                     rows.leading);
   const Scratch result(*this, context, static_cast<size_t>(c.numel() * size_of(c.dtype)));
   const View dense{result.as<void>(), c.dtype, c.sizes, contiguous_strides(c.sizes)};
   if (beta != 0) copy(context, c, dense);
-  multiply(*this, context, alpha, a, b, beta, bias.data, relu, dense, n);
+  multiply(*this, context, alpha, a, b, beta, bias, relu, dense, n);
   copy(context, dense, c);
+}
+
+void CudaBackend::matmul_gelu(Context& context, View a, View b, View bias, View before, View c) {
+  if (!multiply_joined(*this, context, a, b, bias, Joined::kGelu, before, c))
+    Accelerator::matmul_gelu(context, a, b, bias, before, c);
+}
+void CudaBackend::matmul_gelu_grad(Context& context, View a, View b, View before, View c) {
+  if (!multiply_joined(*this, context, a, b, {}, Joined::kGeluGrad, before, c))
+    Accelerator::matmul_gelu_grad(context, a, b, before, c);
+}
+void CudaBackend::matmul_sums(Context& context, View a, View b, View c, View sums) {
+  if (sums.stride(0) != 1 || !multiply_joined(*this, context, a, b, {}, Joined::kSums, sums, c))
+    Accelerator::matmul_sums(context, a, b, c, sums);
 }
 
 }  // namespace weft::cuda

@@ -3,7 +3,8 @@
 //
 // A plan has the data of a call besides pointers and factors: descriptors, the chosen algorithm and its
 // workspace. It is computed once per shape, layout, dtype and alignment, and kept. Split sums are added in
-// the compute type in a fixed order, so a call repeats its bits.
+// the compute type in a fixed order, so a call repeats its bits. If there is no algorithm with an epilogue,
+// that is kept too.
 #include <weft/kernels/cuda/host/gemm.h>
 
 #include <array>
@@ -47,7 +48,7 @@ struct Plan {
   cublasLtMatrixLayoutOpaque_t a, b, c;  // cuBLASLt's a is our b
   cublasLtMatmulAlgo_t algorithm;
   size_t workspace = 0;
-  bool finishes = true;  // the bias is part of the product
+  bool finishes = true;  // the bias, or the joined step, is part of the product
   // the device has no product of this half type, such as bfloat16 before compute capability 8.0
   bool in_float = false;
 };
@@ -95,6 +96,26 @@ void describe(cublasLtMatrixLayoutOpaque_t& layout, DType type, int64_t rows, in
 
 void set_bias(Plan& plan, const void* bias) { set(&plan.product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias); }
 
+cublasLtEpilogue_t epilogue_of(const Gemm& g) {
+  switch (g.joined) {
+    case Joined::kGelu:
+      if (!g.beside) return g.bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
+      return g.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+    case Joined::kGeluGrad: return CUBLASLT_EPILOGUE_DGELU;
+    case Joined::kSums: return CUBLASLT_EPILOGUE_BGRADB;  // cuBLASLt's b is our a
+    case Joined::kNone: break;
+  }
+  return CUBLASLT_EPILOGUE_BIAS;
+}
+
+/// The pointers of the epilogue.
+void point(Plan& plan, const Gemm& g) {
+  if (g.joined == Joined::kSums) return set_bias(plan, g.beside);
+  if (g.bias) set_bias(plan, g.bias);
+  if (g.joined != Joined::kNone && g.beside)
+    set(&plan.product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, g.beside);
+}
+
 // Finds an algorithm for the plan and stores it there. Returns false if cuBLASLt has none.
 bool choose(const DeviceState& state, const Gemm& g, Plan& plan) {
   cublasLtMatmulPreferenceOpaque_t preference;
@@ -112,7 +133,7 @@ bool choose(const DeviceState& state, const Gemm& g, Plan& plan) {
   const cublasStatus_t status = library().cublasLtMatmulAlgoGetHeuristic(
       state.handle, &plan.product, &plan.a, &plan.b, &plan.c, &plan.c, &preference, 1, &found, &count);
   if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_ARCH_MISMATCH ||
-      (status == CUBLAS_STATUS_INVALID_VALUE && plan.finishes && g.bias))
+      (status == CUBLAS_STATUS_INVALID_VALUE && plan.finishes && (g.bias || g.joined != Joined::kNone)))
     return false;
   check(status, "cublasLtMatmulAlgoGetHeuristic");
   if (count == 0 || found.state != CUBLAS_STATUS_SUCCESS) return false;
@@ -137,11 +158,13 @@ Plan make_plan(const CudaBackend& backend, const DeviceState& state, const Gemm&
   describe(plan.a, g.dtype, g.transpose_b ? g.k : g.n, g.transpose_b ? g.n : g.k, g.ldb, g.batch, g.stride_b);
   describe(plan.b, g.dtype, g.transpose_a ? g.m : g.k, g.transpose_a ? g.k : g.m, g.lda, g.batch, g.stride_a);
   describe(plan.c, g.out(), g.n, g.m, g.ldc, g.batch, g.stride_c);
-  if (g.bias) {
-    set(&plan.product, CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<uint32_t>(CUBLASLT_EPILOGUE_BIAS));
-    set_bias(plan, g.bias);
-    if (choose(state, g, plan)) return plan;
-    plan.finishes = false;
+  if (g.bias || g.joined != Joined::kNone) {
+    set(&plan.product, CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<uint32_t>(epilogue_of(g)));
+    if (g.beside && g.joined != Joined::kSums)
+      set(&plan.product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, g.beside_row);
+    point(plan, g);
+    plan.finishes = choose(state, g, plan);
+    if (plan.finishes || g.joined != Joined::kNone) return plan;
     set(&plan.product, CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<uint32_t>(CUBLASLT_EPILOGUE_DEFAULT));
     set_bias(plan, nullptr);
   }
@@ -160,11 +183,13 @@ Plan make_plan(const CudaBackend& backend, const DeviceState& state, const Gemm&
 Plan plan_for(CudaBackend& backend, DeviceState& state, const Gemm& g) {
   const bool tf32 = g.dtype == kFloat32 && allow_tf32();
   const int64_t flags = static_cast<int64_t>(g.dtype) | g.wide << 4 | g.transpose_a << 5 |
-                        g.transpose_b << 6 | (g.bias != nullptr) << 7 | tf32 << 8;
+                        g.transpose_b << 6 | (g.bias != nullptr) << 7 | tf32 << 8 |
+                        static_cast<int64_t>(g.joined) << 9 | (g.beside != nullptr) << 11;
   const auto align = [](const void* p) { return static_cast<int64_t>(alignment_of(p)); };
-  const int64_t alignments = align(g.a) | align(g.b) << 8 | align(g.c) << 16 | align(g.bias) << 24;
-  const Key key{flags, alignments, g.m,   g.n,        g.k,        g.batch,
-                g.lda, g.ldb,      g.ldc, g.stride_a, g.stride_b, g.stride_c};
+  const int64_t alignments =
+      align(g.a) | align(g.b) << 8 | align(g.c) << 16 | align(g.bias) << 24 | align(g.beside) << 32;
+  const Key key{flags, alignments, g.m,        g.n,        g.k,        g.batch,     g.lda,
+                g.ldb, g.ldc,      g.stride_a, g.stride_b, g.stride_c, g.beside_row};
   {
     const std::shared_lock lock(state.mutex);
     if (const auto found = state.plans.find(key); found != state.plans.end()) return found->second;
@@ -178,6 +203,22 @@ Plan plan_for(CudaBackend& backend, DeviceState& state, const Gemm& g) {
   }
   if (state.plans.size() >= kMaxPlans) state.plans.clear();
   return state.plans.try_emplace(key, make_plan(backend, state, g, tf32)).first->second;
+}
+
+void run(CudaBackend& backend, const DeviceState& state, void* stream, const Gemm& g, Plan& plan) {
+  if (plan.finishes) point(plan, g);
+  const auto alpha32 = static_cast<float>(g.alpha), beta32 = static_cast<float>(g.beta);
+  const bool wide = g.dtype == kFloat64;
+  const void* const alpha = wide ? static_cast<const void*>(&g.alpha) : &alpha32;
+  const void* const beta = wide ? static_cast<const void*>(&g.beta) : &beta32;
+  const Scratch workspace(backend, Context{.stream = stream}, plan.workspace);
+  // during a recording too: the first call of an algorithm loads its kernel, which is not recorded
+  const RelaxedCapture mode;
+  const TraceSpan span("cublasLtMatmul", stream);
+  check(library().cublasLtMatmul(state.handle, &plan.product, alpha, g.b, &plan.a, g.a, &plan.b, beta, g.c,
+                                 &plan.c, g.c, &plan.c, &plan.algorithm, workspace.as<void>(),
+                                 workspace.bytes(), static_cast<cudaStream_t>(stream)),
+        "cublasLtMatmul");
 }
 
 // Separate steps: the bias of products that cuBLASLt has no epilogue for, and relu. The epilogue with relu
@@ -197,20 +238,15 @@ void gemm(CudaBackend& backend, void* stream, const Gemm& g) {
   DeviceState& state = state_of(backend.index());
   Plan plan = plan_for(backend, state, g);
   if (plan.in_float) return gemm_in_float(backend, stream, g);
-  if (g.bias && plan.finishes) set_bias(plan, g.bias);
-  const auto alpha32 = static_cast<float>(g.alpha), beta32 = static_cast<float>(g.beta);
-  const bool wide = g.dtype == kFloat64;
-  const void* const alpha = wide ? static_cast<const void*>(&g.alpha) : &alpha32;
-  const void* const beta = wide ? static_cast<const void*>(&g.beta) : &beta32;
-  const Scratch workspace(backend, Context{.stream = stream}, plan.workspace);
-  // during a recording too: the first call of an algorithm loads its kernel, which is not recorded
-  const RelaxedCapture mode;
-  const TraceSpan span("cublasLtMatmul", stream);
-  check(library().cublasLtMatmul(state.handle, &plan.product, alpha, g.b, &plan.a, g.a, &plan.b, beta, g.c,
-                                 &plan.c, g.c, &plan.c, &plan.algorithm, workspace.as<void>(),
-                                 workspace.bytes(), static_cast<cudaStream_t>(stream)),
-        "cublasLtMatmul");
+  run(backend, state, stream, g, plan);
   finish(backend, stream, g, g.bias && !plan.finishes);
+}
+
+bool gemm_joined(CudaBackend& backend, void* stream, const Gemm& g) {
+  DeviceState& state = state_of(backend.index());
+  Plan plan = plan_for(backend, state, g);
+  if (plan.finishes) run(backend, state, stream, g, plan);
+  return plan.finishes;
 }
 
 }  // namespace weft::cuda

@@ -32,7 +32,10 @@ void add_sums(Rows& rows) {
 void add_products(Rows& rows) {
   table<Of<Tensor, Tensor, Tensor>>(
       rows, {WEFT_ROW(matmul), WEFT_ROW(mm), WEFT_ROW(mv), WEFT_ROW(dot), WEFT_ROW(bmm), WEFT_ROW(outer)});
-  table<Of<Tensor, Tensor, Tensor, Tensor>>(rows, {WEFT_ROW(linear), WEFT_ROW(linear_relu)});
+  table<Of<Tensor, Tensor, Tensor, Tensor>>(
+      rows, {WEFT_ROW(linear), WEFT_ROW(linear_relu), WEFT_ROW(linear_gelu_tanh)});
+  row<Tensor(AutocastArg, AutocastArg, AutocastArg, AutocastArg, AutocastArg)>(rows, "feed_forward",
+                                                                               WEFT_CALL(feed_forward));
   row<Tensor(AutocastArg, AutocastArg, AutocastArg, Scalar, Scalar)>(rows, "addmm", WEFT_CALL(addmm));
   row(rows, "einsum",
       [](std::string equation, std::vector<Tensor> xs) { return einsum(equation.c_str(), xs); });

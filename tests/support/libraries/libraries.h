@@ -18,7 +18,7 @@ enum class Refusal { kNone, kNotSupported, kInvalidValue, kArchMismatch, kNoAlgo
 
 /// Settings of the calls that follow, on every thread.
 struct Settings {
-  Refusal epilogues = Refusal::kNone;  ///< for cuBLASLt's products with bias or relu
+  Refusal epilogues = Refusal::kNone;  ///< for cuBLASLt's products with an epilogue
   Refusal halves = Refusal::kNone;     ///< for its products of float16 and bfloat16
   Refusal products = Refusal::kNone;   ///< for all products
   std::string fails;                   ///< name of a cuDNN function that returns CUDNN_STATUS_INTERNAL_ERROR
@@ -34,6 +34,7 @@ Settings& settings();
 struct Counts {
   /// cuBLASLt: choices of an algorithm; products; products with an epilogue; products with a sum in parts
   int64_t heuristics = 0, products = 0, epilogues = 0, split = 0;
+  uint32_t last_epilogue = 0;  ///< of cuBLASLt's last product
   int64_t rnn_inference = 0, rnn_training = 0, rnn_backward_data = 0, rnn_backward_weights = 0;
   int64_t rnn_layers = 0;     ///< layers run by forward; two directions count as two
   int64_t weight_blocks = 0;  ///< queries for the place of a gate's weights

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include <weft/kernels/error.h>
+#include "support/libraries/cublaslt/epilogue.h"
 #include "support/libraries/libraries.h"
 #include "support/simt/thread.h"
 
@@ -42,6 +43,9 @@ struct Product {
   uint32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   const void* bias = nullptr;
   int64_t bias_stride = 0;
+  void* aux = nullptr;
+  int64_t aux_leading = 0;
+  int32_t aux_type = -1;
 };
 struct Preference {
   static constexpr uint32_t kMade = 0x50524546;
@@ -53,7 +57,7 @@ struct Algorithm {
   static constexpr uint32_t kMade = 0x414C474F;
   uint32_t made = kMade, in_place = 0;
   uint64_t workspace = 0, problem = 0;
-  std::array<uint32_t, 5> alignment = {};  // the last is the bias'
+  std::array<uint32_t, 6> alignment = {};  // the last are of the bias and of the other matrix of an epilogue
 };
 
 template <class T, class Opaque> T peek(const Opaque* o) {
@@ -74,11 +78,10 @@ template <class T> cublasStatus_t take(T& field, const void* from, size_t bytes)
 DType type_of(int32_t t) {
   return t == CUDA_R_16F ? kFloat16 : t == CUDA_R_16BF ? kBFloat16 : t == CUDA_R_32F ? kFloat32 : kFloat64;
 }
-bool has_bias(uint32_t epilogue) {
-  return epilogue == CUBLASLT_EPILOGUE_BIAS || epilogue == CUBLASLT_EPILOGUE_RELU_BIAS;
-}
-bool has_relu(uint32_t epilogue) {
-  return epilogue == CUBLASLT_EPILOGUE_RELU || epilogue == CUBLASLT_EPILOGUE_RELU_BIAS;
+/// The alignment of a pointer, up to 256.
+uint32_t alignment_of(const void* p) {
+  const auto bits = reinterpret_cast<uintptr_t>(p) | 256;
+  return static_cast<uint32_t>(bits & (~bits + 1));
 }
 
 /// True if two elements of a written matrix share memory.
@@ -127,6 +130,18 @@ bool known_types(const Problem& q) {
   }
 }
 
+/// The rules of the epilogues beyond bias and relu. The documentation lists no products of doubles, and none
+/// with a result of another type, that have them.
+cublasStatus_t check_epilogue(const Problem& q) {
+  const Product& p = q.p;
+  if (!has(p.epilogue, kGelu | kGeluGrad) && !has_sums(p.epilogue)) return CUBLAS_STATUS_SUCCESS;
+  if (q.a.type == CUDA_R_64F || q.a.type != q.d.type) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (q.d.batch != 1) throw Fault("cuBLASLt: this epilogue is not emulated for a batch");
+  if (!has(p.epilogue, kAux)) return CUBLAS_STATUS_SUCCESS;
+  if (p.aux_leading % 8 != 0 || p.aux_leading < q.m()) return CUBLAS_STATUS_INVALID_VALUE;
+  return p.aux_type == -1 || p.aux_type == q.d.type ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
+}
+
 cublasStatus_t check(const Problem& q) {
   const Product& p = q.p;
   if (p.pointers != CUBLASLT_POINTER_MODE_HOST)
@@ -147,11 +162,10 @@ cublasStatus_t check(const Problem& q) {
   if (q.c.rows != q.d.rows || q.c.columns != q.d.columns) return CUBLAS_STATUS_INVALID_VALUE;
   if (overlaps(q.d)) throw Fault("cuBLASLt: elements of the result share memory");
   if (!known_types(q)) return CUBLAS_STATUS_NOT_SUPPORTED;
-  if (p.epilogue != CUBLASLT_EPILOGUE_DEFAULT && !has_bias(p.epilogue) && !has_relu(p.epilogue))
-    throw Fault(str("cuBLASLt: epilogue ", p.epilogue, " is not emulated"));
-  if (has_bias(p.epilogue) && p.bias_type != -1 && p.bias_type != q.d.type)
+  if (!is_emulated(p.epilogue)) throw Fault(str("cuBLASLt: epilogue ", p.epilogue, " is not emulated"));
+  if ((has(p.epilogue, kBias) || has_sums(p.epilogue)) && p.bias_type != -1 && p.bias_type != q.d.type)
     return CUBLAS_STATUS_NOT_SUPPORTED;
-  return CUBLAS_STATUS_SUCCESS;
+  return check_epilogue(q);
 }
 
 Refusal refusal_of(const Problem& q) {
@@ -196,6 +210,13 @@ std::vector<double> rows_of(const Matrix& x, const void* p, int64_t i, int64_t h
   return all;
 }
 
+/// The sums of `rows` rows of k numbers to the place of the bias.
+void store_sums(const Problem& q, DType out, const std::vector<double>& of, int64_t rows, int64_t k) {
+  std::vector<double> sums(static_cast<size_t>(rows));
+  for (size_t i = 0; i < of.size(); ++i) sums[i / static_cast<size_t>(k)] += of[i];
+  store(out, const_cast<void*>(q.p.bias), sums.data(), rows);
+}
+
 void run(const Call& call) {
   const Problem& q = call.q;
   const int64_t m = q.m(), n = q.n(), k = q.k();
@@ -205,15 +226,20 @@ void run(const Call& call) {
   static int turn = 0;
   const int first_part = call.algorithm.in_place ? turn++ % kParts : 0;
   if (call.algorithm.workspace > 0) std::memset(call.workspace, 0x5A, call.algorithm.workspace);
-  std::vector<double> column(static_cast<size_t>(m));
+  const uint32_t epilogue = q.p.epilogue;
+  std::vector<double> column(static_cast<size_t>(m)), beside = column, sums = column;
   for (int64_t i = 0; i < q.d.batch; ++i) {
     const std::vector<double> a = rows_of(q.a, call.a, i, m, k, q.p.transpose_a == CUBLAS_OP_N, tf32),
                               b = rows_of(q.b, call.b, i, n, k, q.p.transpose_b != CUBLAS_OP_N, tf32);
     const std::vector<double> bias =
-        has_bias(q.p.epilogue)
+        has(epilogue, kBias)
             ? load(out, static_cast<const char*>(q.p.bias) + i * q.p.bias_stride * size_of(out), m)
             : std::vector<double>();
+    if (has(epilogue, kSumsOfA)) store_sums(q, out, a, m, k);
+    if (has(epilogue, kSumsOfB)) store_sums(q, out, b, n, k);
     for (int64_t s = 0; s < n; ++s) {
+      void* const aux = static_cast<char*>(q.p.aux) + s * q.p.aux_leading * size_of(out);
+      if (has(epilogue, kGeluGrad)) beside = load(out, aux, m);
       const std::vector<double> before =
           call.beta != 0
               ? load(out,
@@ -233,12 +259,20 @@ void run(const Call& call) {
         const auto row = static_cast<size_t>(r);
         if (call.beta != 0) v += call.beta * before[row];
         if (!bias.empty()) v += bias[row];
-        column[row] = has_relu(q.p.epilogue) && v < 0 ? 0 : v;
+        if (has(epilogue, kGelu)) {
+          beside[row] = v;
+          v = gelu(v);
+        }
+        if (has(epilogue, kGeluGrad)) v *= gelu_slope(beside[row]);
+        sums[row] += v;
+        column[row] = has(epilogue, kRelu) && v < 0 ? 0 : v;
       }
+      if (has(epilogue, kGelu) && has(epilogue, kAux)) store(out, aux, beside.data(), m);
       store(out, static_cast<char*>(call.d) + (i * q.d.stride + s * q.d.leading) * size_of(out),
             column.data(), m);
     }
   }
+  if (has(epilogue, kBiasGrad)) store(out, const_cast<void*>(q.p.bias), sums.data(), m);
 }
 
 }  // namespace
@@ -331,6 +365,9 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t product,
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER: status = take(p.bias, value, bytes); break;
     case CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE: status = take(p.bias_stride, value, bytes); break;
     case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE: status = take(p.bias_type, value, bytes); break;
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: status = take(p.aux, value, bytes); break;
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: status = take(p.aux_leading, value, bytes); break;
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE: status = take(p.aux_type, value, bytes); break;
     default:
       throw Fault(weft::str("cuBLASLt: attribute ", static_cast<int>(what), " of a product is not emulated"));
   }
@@ -392,8 +429,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
   Algorithm algorithm;
   algorithm.problem = q.key();
   std::copy(p.alignment.begin(), p.alignment.end(), algorithm.alignment.begin());
-  const auto bias = reinterpret_cast<uintptr_t>(q.p.bias) | 256;
-  algorithm.alignment[4] = has_bias(q.p.epilogue) ? static_cast<uint32_t>(bias & (~bias + 1)) : 1;
+  if (has(q.p.epilogue, kBias) || has_sums(q.p.epilogue)) algorithm.alignment[4] = alignment_of(q.p.bias);
+  if (has(q.p.epilogue, kAux)) algorithm.alignment[5] = alignment_of(q.p.aux);
   if (q.k() > kShortSum) {
     const uint64_t room = static_cast<uint64_t>(kParts * q.m() * q.n() * q.d.batch) *
                           (q.p.compute == CUBLAS_COMPUTE_64F ? 8 : 4);
@@ -440,7 +477,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
   if (call.algorithm.problem != call.q.key()) return CUBLAS_STATUS_NOT_SUPPORTED;
   if (call.algorithm.workspace > workspace_bytes) return CUBLAS_STATUS_INVALID_VALUE;
   if (c == d && std::memcmp(c_layout, d_layout, sizeof(Matrix)) != 0) return CUBLAS_STATUS_INVALID_VALUE;
-  if (has_bias(p.epilogue) && !p.bias) return CUBLAS_STATUS_INVALID_VALUE;
+  const bool bias = has(p.epilogue, kBias) || has_sums(p.epilogue), aux = has(p.epilogue, kAux);
+  if ((bias && !p.bias) || (aux && !p.aux)) return CUBLAS_STATUS_INVALID_VALUE;
   call.alpha = load(type_of(p.scale), alpha, 1)[0], call.beta = load(type_of(p.scale), beta, 1)[0];
   if (call.beta != 0 && !c) return CUBLAS_STATUS_INVALID_VALUE;
   if (call.algorithm.workspace > 0) expect_device(workspace, 256, "cublasLtMatmul: the workspace");
@@ -449,11 +487,13 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
   expect_device(b, alignment[1], "cublasLtMatmul: b");
   if (c) expect_device(c, alignment[2], "cublasLtMatmul: c");
   expect_device(d, alignment[3], "cublasLtMatmul: d");
-  if (has_bias(p.epilogue))
-    expect_device(p.bias, std::min<uint32_t>(alignment[4], 16), "cublasLtMatmul: the bias");
+  if (bias) expect_device(p.bias, std::min<uint32_t>(alignment[4], 16), "cublasLtMatmul: the bias");
+  if (aux)
+    expect_device(p.aux, std::min<uint32_t>(alignment[5], 16), "cublasLtMatmul: the epilogue's matrix");
   if (!handle->loads(call.algorithm.problem)) return CUBLAS_STATUS_NOT_INITIALIZED;
   ++counts().products;
   counts().epilogues += p.epilogue != CUBLASLT_EPILOGUE_DEFAULT;
+  counts().last_epilogue = p.epilogue;
   counts().split += call.algorithm.workspace > 0 || call.algorithm.in_place;
   issue(stream, "cublasLtMatmul", [call] { run(call); });
   return CUBLAS_STATUS_SUCCESS;

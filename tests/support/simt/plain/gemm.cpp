@@ -88,4 +88,6 @@ void gemm(CudaBackend&, void* stream, const Gemm& g) {
   simt::issue(simt::current_device(), stream, [g] { run(g); });
 }
 
+bool gemm_joined(CudaBackend&, void*, const Gemm&) { return false; }
+
 }  // namespace weft::cuda
