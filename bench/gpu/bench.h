@@ -107,6 +107,7 @@ void rows_and_columns(Bench& b);
 void small(Bench& b);
 void losses_and_tables(Bench& b);
 void products(Bench& b);
+void feed_forward_part(Bench& b);
 void attention(Bench& b);
 void optimizers(Bench& b);
 void transfers(Bench& b);

@@ -81,6 +81,7 @@ int run(int argc, char** argv) {
   small(b);
   losses_and_tables(b);
   products(b);
+  feed_forward_part(b);
   attention(b);
   optimizers(b);
   transfers(b);

@@ -21,6 +21,37 @@ void products(Bench& b) {
   }
 }
 
+/// Two layers with gelu between, for 4096 rows of 1024 numbers and 4096 hidden ones. As one operation gelu
+/// and sums are joined with the products where cuBLASLt can. It stands beside the operation in parts.
+void feed_forward_part(Bench& b) {
+  constexpr int64_t kRows = 4096, kWidth = 1024, kHidden = 4096;
+  constexpr double kProduct = 2.0 * kRows * kWidth * kHidden;
+  for (const bool tf32 : {false, true})
+    for (const DType dtype : {kFloat32, kBFloat16}) {
+      if (tf32 && dtype != kFloat32) continue;
+      cuda::set_allow_tf32(tf32);
+      const auto leaf = [&](const Shape& sizes) {
+        return (randn(sizes, {.dtype = dtype, .device = gpu}) * 0.02).requires_grad_();
+      };
+      const Tensor x = leaf({kRows, kWidth}), w1 = leaf({kHidden, kWidth}), b1 = leaf({kHidden}),
+                   w2 = leaf({kWidth, kHidden}), b2 = leaf({kWidth}), g = leaf({kRows, kWidth}).detach();
+      const std::string type = tf32 ? "tf32" : str(dtype);
+      const auto rows = [&](const std::string& name, const std::function<Tensor()>& forward) {
+        b.run(
+            str(name, "/both/", type, "/4096x1024x4096"),
+            [&] {
+              grad({forward()}, {x, w1, b1, w2, b2}, {g});
+            },
+            0, 6 * kProduct);
+        NoGrad quiet;
+        b.run(str(name, "/forward/", type, "/4096x1024x4096"), forward, 0, 2 * kProduct);
+      };
+      rows("FeedForward", [&] { return feed_forward(x, w1, b1, w2, b2); });
+      rows("FeedForwardInParts", [&] { return linear(gelu_tanh(linear(x, w1, b1)), w2, b2); });
+    }
+  cuda::set_allow_tf32(false);
+}
+
 /// Flops are those of the products without repetition: 4 L S E forward, 10 L S E backward, half if causal.
 void attention(Bench& b) {
   for (const DType dtype : {kFloat32, kBFloat16})

@@ -173,6 +173,45 @@ def products():
             torch.backends.cuda.matmul.allow_tf32 = False
 
 
+def feed_forward():
+    """The same work for weft's two forms."""
+    for dtype, tf32, name in ((torch.float32, False, "float32"), (torch.bfloat16, False, "bfloat16"),
+                              (torch.float32, True, "tf32")):
+        x, w1, b1, w2, b2, g = (
+            (torch.randn(sizes, dtype=dtype, device=DEVICE) * 0.02).requires_grad_()
+            for sizes in ((4096, 1024), (4096, 1024), (4096,), (1024, 4096), (1024,), (4096, 1024)))
+        g = g.detach()
+
+        def forward():
+            return F.linear(F.gelu(F.linear(x, w1, b1), approximate="tanh"), w2, b2)
+
+        def both():
+            return torch.autograd.grad(forward(), (x, w1, b1, w2, b2), g)
+
+        torch.backends.cuda.matmul.allow_tf32 = tf32
+        for title in ("FeedForward", "FeedForwardInParts"):
+            report(f"{title}/both/{name}/4096x1024x4096", both)
+            with torch.no_grad():
+                report(f"{title}/forward/{name}/4096x1024x4096", forward)
+        torch.backends.cuda.matmul.allow_tf32 = False
+
+
+class ForeachQhm:
+    """QHM by PyTorch's calls over lists of tensors, which has no such optimizer."""
+
+    def __init__(self, parameters, lr, momentum=0.999, nu=0.7):
+        self.parameters, self.lr, self.momentum, self.nu = parameters, lr, momentum, nu
+        self.averages = [torch.zeros_like(p) for p in parameters]
+
+    @torch.no_grad()
+    def step(self):
+        grads = [p.grad for p in self.parameters]
+        torch._foreach_mul_(self.averages, self.momentum)
+        torch._foreach_add_(self.averages, grads, alpha=1 - self.momentum)
+        torch._foreach_add_(self.parameters, grads, alpha=-self.lr * (1 - self.nu))
+        torch._foreach_add_(self.parameters, self.averages, alpha=-self.lr * self.nu)
+
+
 def optimizer_step(name, make):
     if not PATTERN.search(name):
         return
@@ -195,6 +234,7 @@ def optimizers():
         fused = {"foreach": True}
     optimizer_step("Step/SGD/1GB", lambda p: torch.optim.SGD(p, lr=1e-6, **fused))
     optimizer_step("Step/Momentum/1GB", lambda p: torch.optim.SGD(p, lr=1e-6, momentum=0.9, **fused))
+    optimizer_step("Step/QHM/1GB", lambda p: ForeachQhm(p, lr=1e-6))
     optimizer_step("Step/Adam/1GB", lambda p: torch.optim.Adam(p, lr=1e-6, fused=True))
 
 
@@ -311,6 +351,7 @@ def main():
     losses_and_tables()
     with torch.no_grad():
         products()
+    feed_forward()
     attention()
     optimizers()
     transfers()
