@@ -163,6 +163,22 @@ TEST_F(EmulatedEpilogues, views_are_taken_by_their_layout) {
     }
 }
 
+TEST_F(EmulatedEpilogues, a_plan_is_made_for_the_rows_of_the_argument) {
+  const DType type = kFloat16;
+  const int64_t m = fresh_rows(), n = 16, k = 24;
+  Operand a(type, {m, k}), b(type, {k, n}), y(type, {m, n});
+  a.random(-1, 1, 1), b.random(-1, 1, 2);
+  Context context;
+  for (const int64_t row : {16, 24, 32, 20, 16}) {  // 20 is no multiple of 8
+    Operand before(type, {m, n}, {row, 1});
+    const auto made = counts();
+    backend(kCpu).matmul_gelu(context, a.host(), b.host(), {}, before.host(), y.host());
+    simt::device().matmul_gelu(context, a.on_device(), b.on_device(), {}, before.on_device(), y.on_device());
+    EXPECT_EQ(Products(made).with_epilogue, row != 20) << row;
+    expect_same(before, 8e-3, str("rows of ", row)), expect_same(y, 8e-3, str("rows of ", row));
+  }
+}
+
 TEST_F(EmulatedEpilogues, are_recorded) {
   const DType type = kBFloat16;
   const Tensor a = randn({fresh_rows(), 24}, {.dtype = type}), b = randn({16, 24}, {.dtype = type}) * 0.2,
