@@ -384,6 +384,7 @@ struct Gathers::Call {
     if (set != 0) {
       NamedSet& mine = g.sets_[set];
       if (mine.lives.empty()) mine.lives = named;
+      if (mine.lives != named) throw RpcError("barrier or gather: two sets of workers have one number");
       number = mine.next++;
       by_number = mine.known;
     } else {

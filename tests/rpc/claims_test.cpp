@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 
 #include <weft/autograd/ops/ops.h>
 #include <weft/distributed/autograd/dist_autograd.h>
@@ -51,6 +52,19 @@ Message gather_of(const std::vector<Life>& lives, bool whole, const std::string&
 
 void send_gather(Cluster& c, int from, int to, Message m) {
   c.agent(from)->call(WorkerId{to}, Kind::kGather, std::move(m), {Duration(5s), nullptr}).wait();
+}
+
+TEST(RpcClaims, sets_of_lives_have_numbers_by_SipHash) {
+  // the reference vector of the bytes 0 to 7
+  const uint64_t words[] = {0x0706050403020100U, uint64_t{8} << 56};
+  EXPECT_EQ(sip_hash(words, 0x0706050403020100U, 0x0f0e0d0c0b0a0908U), 0x93f5f5799a932462U);
+  std::set<uint64_t> numbers;
+  for (int32_t id = 0; id < 4; ++id)
+    for (uint64_t life = 0; life < 4; ++life) {
+      numbers.insert(set_of({{WorkerId{id}, {life}}}));
+      numbers.insert(set_of({{WorkerId{0}, {1}}, {WorkerId{id}, {life}}}));
+    }
+  EXPECT_EQ(numbers.size(), 32U);
 }
 
 TEST(RpcClaims, a_gather_by_the_hash_of_its_lives_has_these_only_and_is_asked_for_unknown_ones) {
