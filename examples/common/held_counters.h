@@ -6,10 +6,10 @@
 
 namespace examples {
 
-/// False for totals, and for the pool of threads. All others count held things, or events that an honest
-/// group does not have, and are zero when nothing is held. With `lost` workers the counts of their losses
-/// are none of these. `agent.watches` is among them: in an elastic group each worker keeps another one under
-/// lease as long as the group lives.
+/// False for totals, for the pool of threads and for the mark of the lane. All others count held things, or
+/// events that an honest group does not have, and are zero when nothing is held. With `lost` workers the
+/// counts of their losses are none of these. `agent.watches` is among them: in an elastic group each worker
+/// keeps another one under lease as long as the group lives.
 inline bool counts_held(const std::string& counter, bool lost) {
   static const std::set<std::string> kTotals = {"agent.thread_pool_size",
                                                 "agent.num_threads",
@@ -27,6 +27,7 @@ inline bool counts_held(const std::string& counter, bool lost) {
                                                 "agent.statuses",
                                                 "agent.peers",
                                                 "agent.visited_peers",
+                                                "agent.same_host_lane",
                                                 "agent.credit_waits",
                                                 "agent.put_off",
                                                 "batch.calls",
