@@ -2,7 +2,8 @@
 // view, its base gets the new history instead. That is a CopySlices node, which runs the write's backward on
 // the written part of the base's gradient. x and all other views of the base rebuild their history at their
 // next use, as strided views of the base. A write whose history cannot be recorded is refused before anything
-// is written.
+// is written. An output that an unrecorded function made as a view has a history that its base lacks. It
+// becomes independent once nothing else holds the base, and refuses writes before.
 #include <weft/autograd/tape/inner/extras.h>
 #include <weft/autograd/tape/inner/grad_math.h>
 #include <weft/autograd/tape/inner/slot.h>
@@ -90,6 +91,14 @@ void check_in_place(const char* name, const Tensor& x, bool wanted) {
   if (x.requires_grad() && x.is_leaf())
     throw AutogradError(str(name, ": in-place write to a leaf of sizes ", b.sizes,
                             " that requires grad; do it under NoGrad"));
+  if (b.follows_base && x.requires_grad() && !slot_of(x)->base.requires_grad()) {
+    forget_dead_base(x);
+    if (b.follows_base)
+      throw AutogradError(
+          str(name, ": in-place write of sizes ", b.sizes, " to an output of ", slot_of(x)->edge.node->name(),
+              " that was made as a view and shares its memory: the gradient would be lost. clone() it first, "
+              "or write under NoGrad"));
+  }
   const Tensor& root = b.follows_base ? slot_of(x)->base : x;
   if (b.follows_base && root.requires_grad() && root.is_leaf())
     throw AutogradError(str(name, ": in-place write to a view of a leaf of sizes ", root.sizes(),

@@ -130,7 +130,9 @@ void set_outputs(Ref<Node> node, std::span<Tensor> outputs) {
     // NOLINTNEXTLINE(bugprone-use-after-move): only the last one moves it
     make_slot(outputs[i]).edge = {i + 1 < outputs.size() ? node : std::move(node), static_cast<uint32_t>(i)};
     b.requires_grad = true;
-    if (!b.follows_base) b.storage->set_history(&b, false);
+    if (b.follows_base && slot_of(outputs[i])->base.requires_grad()) continue;
+    forget_dead_base(outputs[i]);  // it was made as a view, unrecorded: a write would take the base's history
+    b.storage->set_history(&b, false);
   }
 }
 

@@ -278,6 +278,58 @@ TEST(Checkpoint, gradients_are_those_of_the_plain_call) {
   EXPECT_EQ(values(x.grad()), dx);
 }
 
+/// Rows of x squared: views of a hidden result, or of one that is kept.
+struct SquaredRows {
+  static Tensors forward(FunctionContext& ctx, const Tensor& x, bool one, bool keep) {
+    const Tensor all = mul(x, x);
+    if (keep) ctx.put(all);
+    ctx.save({x});
+    return one ? Tensors{reshape(all, {2, 2})} : Tensors{narrow(all, 0, 0, 2), narrow(all, 0, 2, 2)};
+  }
+  static GradList backward(FunctionContext& ctx, const GradList& g) {
+    Tensors rows;
+    for (const Tensor& part : g)
+      rows.push_back(part.defined() ? reshape(part, {-1}) : zeros({2}, {.dtype = kFloat64}));
+    return {mul(mul(cat(rows, 0), 2.0), ctx.saved(0))};
+  }
+};
+
+TEST(Function, write_to_an_output_that_forward_made_as_a_view_keeps_the_gradient) {
+  const Tensor x = leaf({1, 2, 3, 4});
+  Tensor y = apply_function<SquaredRows>(x, true, false)[0];
+  Tensor alias = y.detach();
+  EXPECT_TRUE(test::has(test::error_of<AutogradError>([&] { alias.add_(1); }), "detached alias"));
+  y.mul_(3);
+  y.sum().backward();
+  EXPECT_EQ(values(x.grad()), (Numbers{6, 12, 18, 24}));
+}
+
+TEST(Function, write_to_an_output_whose_memory_others_share_is_refused) {
+  const Tensor x = leaf({1, 2, 3, 4});
+  Tensors parts = apply_function<SquaredRows>(x, false, false);
+  EXPECT_TRUE(test::has(test::error_of<AutogradError>([&] { parts[0].mul_(3); }), "mul_: "));
+  EXPECT_TRUE(test::has(test::error_of<AutogradError>([&] { parts[1].mul_(3); }), "mul_: "));
+  Tensor kept = apply_function<SquaredRows>(x, true, true)[0];
+  EXPECT_TRUE(test::has(test::error_of<AutogradError>([&] { kept.mul_(3); }), "mul_: "));
+  EXPECT_EQ(values(kept), (Numbers{1, 4, 9, 16}));
+  parts.erase(parts.begin());  // the last one that shows the memory
+  parts[0].mul_(3);
+  parts[0].sum().backward();
+  EXPECT_EQ(values(x.grad()), (Numbers{0, 0, 18, 24}));
+}
+
+TEST(Checkpoint, write_to_an_output_that_is_a_view_keeps_the_gradient) {
+  const Tensor x = leaf({1, 2, 3, 4});
+  Tensor y = checkpoint(
+      [](const Tensors& in) {
+        return Tensors{reshape(mul(in[0], in[0]), {2, 2})};
+      },
+      {x})[0];
+  y.mul_(3);
+  y.sum().backward();
+  EXPECT_EQ(values(x.grad()), (Numbers{6, 12, 18, 24}));
+}
+
 TEST(Checkpoint, random_draws_repeat_and_no_generator_moves_in_backward) {
   const Tensor x = leaf({1, 1, 1, 1, 1, 1, 1});
   Generator own(5);

@@ -278,11 +278,15 @@ std::vector<Row> arrange_rows() {
                        {{"ShapeError", "repeat", [z] { repeat(z(), {2}); }}}));
   rows.push_back(moved("flip", s,
                        [](const Tensor& x) -> Tensors {
-                         return {flip(x, {0, 2})};
+                         return {flip(x, {0, 2}), flip(x, {0})};
                        },
                        {{s,
                          [](const Shape& a) -> Shape {
                            return {1 - a[0], a[1], 4 - a[2]};
+                         }},
+                        {s,
+                         [](const Shape& a) -> Shape {
+                           return {1 - a[0], a[1], a[2]};
                          }}},
                        {{"IndexError", "flip", [z] { flip(z(), {2}); }}}));
   rows.push_back(moved("roll", {3, 5},

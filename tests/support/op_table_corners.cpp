@@ -194,6 +194,37 @@ void aliases(const Row& row, Device device) {
     }
 }
 
+/// The gradients of the inputs from output k, which `write` changes by a constant before backward.
+Tensors gradients_of(const Row& row, const Tensors& inputs, size_t k, bool write) {
+  Tensors leaves, placed;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    leaves.push_back(has_gradient(row, i, inputs[i]) ? inputs[i].clone().requires_grad_() : inputs[i]);
+    placed.push_back(leaves[i].requires_grad() ? leaves[i] * 1 : leaves[i]);  // a leaf's view refuses a write
+  }
+  Tensor y = row.call(placed)[k];
+  if (write) y.add_(1);
+  if (is_floating(y.dtype()) && y.requires_grad()) y.backward(ones_like(y.detach()));
+  Tensors gradients;
+  for (const Tensor& x : leaves) gradients.push_back(x.requires_grad() ? x.grad() : Tensor());
+  return gradients;
+}
+
+// An in-place write to an output, unless an error refuses it, keeps the history of the output.
+void writes(const Row& row, Device device) {
+  std::vector<const std::vector<Shape>*> all = {nullptr};
+  for (const auto& sizes : row.sizes) all.push_back(&sizes);
+  for (const auto* sizes : all) {
+    const Tensors inputs = make_inputs(row, row.dtypes[0], Layout::kContiguous, device, sizes);
+    const size_t count = row.call(inputs).size();
+    for (size_t k = 0; k < count; ++k) {
+      Tensors got;
+      if (refusal([&] { got = gradients_of(row, inputs, k, true); }).first != "no error") continue;
+      expect_same(values_of(got), values_of(gradients_of(row, inputs, k, false)), 2e-5 * row.loose,
+                  str(row.name, ", gradients after a write to output ", k));
+    }
+  }
+}
+
 }  // namespace
 
 // The integers of unique are values of any dtype, not indices.
@@ -202,6 +233,7 @@ void register_corner_checks(const char* suite, const Row& row, Device device) {
   register_check(suite, "no_dims", row, device, no_dims);
   register_check(suite, "empty_dims", row, device, empty_dims);
   if (row.args.size() > 1) register_check(suite, "aliases", row, device, aliases);
+  if (row.differentiable) register_check(suite, "writes", row, device, writes);
 }
 
 }  // namespace weft::op_table

@@ -1,5 +1,5 @@
-// The corner cases of a row of the op table: int32 indices, no dims, dims of 0, and one tensor
-// for two arguments.
+// The corner cases of a row of the op table: int32 indices, no dims, dims of 0, one tensor for two
+// arguments, and writes to outputs.
 #pragma once
 
 #include "support/op_table.h"
