@@ -170,8 +170,8 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const Attention
   AttentionOptions rest = o;
   rest.mask = Tensor();
   return record(kAttention, y, {q, k, v},
-                [q = Saved(q), k = Saved(k), v = Saved(v), mask = Saved(o.mask), y = SavedOutput(y), stats, t,
-                 rest, products](const Tensor& g, Needs needs) -> GradList {
+                [q = Saved(q), k = Saved(k), v = Saved(v), mask = Saved(o.mask), y = SavedOutput(y),
+                 stats = Saved(stats), t, rest, products](const Tensor& g, Needs needs) -> GradList {
                   AttentionOptions now = rest;
                   if (mask.defined()) now.mask = mask.get();
                   const Tensor a = q.get(), b = k.get(), c = v.get();
@@ -182,7 +182,7 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const Attention
                         },
                         {a, b, c}, {g}, needs);
                   Fused again(a, b, c, now.mask, t, now, products);
-                  return gradients(again, y.get().detach(), stats, g, needs);
+                  return gradients(again, y.get().detach(), stats.get(), g, needs);
                 });
 }
 

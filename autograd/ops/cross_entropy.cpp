@@ -77,8 +77,8 @@ Tensor cross_entropy(Fp32Arg logits, In target, const CrossEntropyOptions& optio
   const Tensor divisor = divisor_of(r, o, t);
   Tensor y = reduce_plain(losses, divisor, r, o);
   return record("cross_entropy", y, {r.x},
-                [x = Saved(r.x), target = Saved(r.target), log_sums, divisor, o, sizes = r.sizes](
-                    const Tensor& g, Needs needs) -> GradList {
+                [x = Saved(r.x), target = Saved(r.target), sums = Saved(log_sums), divisor, o,
+                 sizes = r.sizes](const Tensor& g, Needs needs) -> GradList {
                   const Tensor v = x.get(), ids = target.get();
                   if (grad_enabled()) {
                     return formula::composed_backward(
@@ -88,7 +88,8 @@ Tensor cross_entropy(Fp32Arg logits, In target, const CrossEntropyOptions& optio
                         },
                         {v}, {g}, needs);
                   }
-                  const Tensor xc = launch::contiguous(v), gr = scaled_gradient(g, divisor, v.dtype());
+                  const Tensor log_sums = sums.get(), xc = launch::contiguous(v),
+                               gr = scaled_gradient(g, divisor, v.dtype());
                   Tensor dx = empty(v.sizes(), {.dtype = v.dtype(), .device = v.device()});
                   if (dx.numel() != 0)
                     launch::backend_of(v).cross_entropy_backward(

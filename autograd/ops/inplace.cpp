@@ -290,7 +290,9 @@ Tensor& Tensor::clamp_(std::optional<Scalar> from, std::optional<Scalar> to) {
         if (low.d <= high.d) launch::unary_into(Unary::kClamp, *this, low, high);
         else launch::unary_into(Unary::kMulScalar, *this, NAN);  // a bound is NaN
       },
-      [outside](const Tensor& g, Needs) -> GradList { return {weft::masked_fill(g, outside, 0)}; });
+      [outside = Saved(outside)](const Tensor& g, Needs) -> GradList {
+        return {weft::masked_fill(g, outside.get(), 0)};
+      });
   return *this;
 }
 

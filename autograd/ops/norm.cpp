@@ -51,8 +51,8 @@ Tensor layer_norm(Fp32Arg x, const Shape& sizes, Fp32Arg weight, Fp32Arg bias, d
         launch::context(), x2.view_of(), formula::optional_view(w), formula::optional_view(b), eps,
         launch::reshaped(y, {rows, width}).view_of(), mean.view_of(), rstd.view_of());
   return record("layer_norm", y, {x, weight, bias},
-                [x = Saved(x), weight = Saved(weight), bias = Saved(bias), mean, rstd, dims, eps, rows,
-                 width](const Tensor& g, Needs needs) -> GradList {
+                [x = Saved(x), weight = Saved(weight), bias = Saved(bias), means = Saved(mean),
+                 rstds = Saved(rstd), dims, eps, rows, width](const Tensor& g, Needs needs) -> GradList {
                   const Tensor v = x.get(), wv = weight.defined() ? weight.get() : Tensor(),
                                bv = bias.defined() ? bias.get() : Tensor();
                   if (grad_enabled()) {
@@ -62,6 +62,7 @@ Tensor layer_norm(Fp32Arg x, const Shape& sizes, Fp32Arg weight, Fp32Arg bias, d
                         },
                         {v, wv, bv}, {g}, needs);
                   }
+                  const Tensor mean = means.get(), rstd = rstds.get();
                   const TensorOptions kind{.dtype = v.dtype(), .device = v.device()};
                   const auto rows_of = [&](const Tensor& t) {
                     return launch::reshaped(launch::contiguous(t), {rows, width});

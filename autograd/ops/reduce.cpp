@@ -64,7 +64,7 @@ Moments moments_of(const char* name, const Tensor& x, const Dims& dims, double c
     launch::backend_of(x).mean_var(launch::context(), correction, matrix.view_of(), mean.view_of(),
                                    var.view_of());
   }
-  return {reshape(mean, ones), reshape(var, launch::reduced_sizes(x, dims, keepdim))};
+  return {launch::reshaped(mean, ones), launch::reshaped(var, launch::reduced_sizes(x, dims, keepdim))};
 }
 
 // scale * (x - mean), where scale has reduced dims of size 1. The mean of floats is subtracted in two parts.
@@ -146,10 +146,10 @@ Tensor var(Fp32Arg x, const Shape& dim_list, double correction, Flag keepdim) {
   const double n = static_cast<double>(launch::reduced_count(x, dims)) - correction;
   const Moments moments = moments_of("var", x, dims, correction, keepdim);
   return record("var", moments.var, {x},
-                [x = Saved(x), mean = moments.mean, dims, n](const Tensor& g, Needs) -> GradList {
+                [x = Saved(x), mean = Saved(moments.mean), dims, n](const Tensor& g, Needs) -> GradList {
                   const Tensor v = x.get(), scale = keep_dims(g * (2 / n), v.sizes(), dims);
                   if (grad_enabled()) return {scale * centred(v, dims)};
-                  return {scaled_differences(v, mean, scale)};
+                  return {scaled_differences(v, mean.get(), scale)};
                 });
 }
 
@@ -163,15 +163,15 @@ Tensor std(Fp32Arg x, const Shape& dim_list, double correction, Flag keepdim) {
   const double n = static_cast<double>(launch::reduced_count(x, dims)) - correction;
   const Moments moments = moments_of("std", x, dims, correction, keepdim);
   Tensor y = launch::unary(Unary::kSqrt, moments.var);
-  return record(
-      "std", y, {x},
-      [x = Saved(x), y = SavedOutput(y), mean = moments.mean, dims, n](const Tensor& g, Needs) -> GradList {
-        const Tensor v = x.get(), s = y.get(), flat = eq(s, 0);
-        const Tensor scaled = masked_fill(g / (masked_fill(s, flat, 1) * n), flat, 0);
-        const Tensor scale = keep_dims(scaled, v.sizes(), dims);
-        if (grad_enabled()) return {scale * centred(v, dims)};
-        return {scaled_differences(v, mean, scale)};
-      });
+  return record("std", y, {x},
+                [x = Saved(x), y = SavedOutput(y), mean = Saved(moments.mean), dims, n](const Tensor& g,
+                                                                                        Needs) -> GradList {
+                  const Tensor v = x.get(), s = y.get(), flat = eq(s, 0);
+                  const Tensor scaled = masked_fill(g / (masked_fill(s, flat, 1) * n), flat, 0);
+                  const Tensor scale = keep_dims(scaled, v.sizes(), dims);
+                  if (grad_enabled()) return {scale * centred(v, dims)};
+                  return {scaled_differences(v, mean.get(), scale)};
+                });
 }
 
 Tensor norm(Fp32Arg x, double p) { return norm_over(x, p, reduced_dims("norm", x, {}), false); }

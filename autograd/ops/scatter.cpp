@@ -211,9 +211,9 @@ Tensor extreme_at(const Tensor& x, const Tensor& own, int d, const Tensor& index
                           : x.detach();
   const Tensor y = scattered(name, largest ? ScatterRule::kMax : ScatterRule::kMin, from, d, index, src);
   return record(name, y, {x, src},
-                [x = Saved(x), src = Saved(src), y = SavedOutput(y), own, index = Saved(index), d](
-                    const Tensor& g, Needs) -> GradList {
-                  const Tensor at = index.get(), best = y.get().detach();
+                [x = Saved(x), src = Saved(src), y = SavedOutput(y), counted = Saved(own),
+                 index = Saved(index), d](const Tensor& g, Needs) -> GradList {
+                  const Tensor at = index.get(), best = y.get().detach(), own = counted.get();
                   const Tensor x_best = eq(x.get(), best);
                   const Tensor x_hit = (own.defined() ? logical_and(own, x_best) : x_best).to(g.dtype());
                   const Tensor s_hit = eq(src.get(), gather(best, d, at)).to(g.dtype());

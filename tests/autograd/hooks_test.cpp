@@ -1,5 +1,6 @@
 // Hooks on tensors, nodes and saved tensors.
 #include <cmath>
+#include <functional>
 
 #include <gtest/gtest.h>
 
@@ -149,6 +150,25 @@ TEST(SavedTensorHooks, saved_tensors_go_through_pack_and_unpack) {
   EXPECT_GE(unpacked, 3);
   EXPECT_NEAR(values(dx)[0], 4 * (1 - std::tanh(4.0) * std::tanh(4.0)), 1e-6);
   EXPECT_TRUE(dx.requires_grad());
+}
+
+TEST(SavedTensorHooks, results_that_only_backward_needs_go_through_them_too) {
+  const Tensor x = leaf({1, 4, 7}), row = from_vector(std::vector<int64_t>{1}, {1});
+  const auto packed = [&](const std::function<Tensor()>& f) {
+    int count = 0;
+    const SavedTensorHooks hooks([&](const Tensor& t) -> std::any { return ++count, t.clone(); },
+                                 [](const std::any& kept) { return std::any_cast<Tensor>(kept); });
+    x.zero_grad();
+    f().sum().backward();
+    return count;
+  };
+  EXPECT_EQ(packed([&] { return var(x); }), 2);
+  EXPECT_EQ(values(x.grad()), (Numbers{-3, 0, 3}));
+  EXPECT_EQ(packed([&] { return std(x); }), 3);
+  EXPECT_EQ(packed([&] { return layer_norm(x, {3}); }), 3);
+  EXPECT_EQ(packed([&] { return cross_entropy(reshape(x, {1, 3}), row); }), 3);
+  EXPECT_EQ(packed([&] { return clone(x).clamp_(2, 5); }), 1);
+  EXPECT_EQ(values(x.grad()), (Numbers{0, 1, 0}));
 }
 
 TEST(SavedTensorHooks, a_wrong_unpack_is_an_error) {
