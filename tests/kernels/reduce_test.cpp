@@ -5,6 +5,8 @@
 #include <limits>
 #include <numeric>
 
+#include <weft/kernels/cpu_settings.h>
+
 #include "arrays.h"
 
 namespace weft {
@@ -320,6 +322,28 @@ TEST(Reduce, a_variance_is_right_for_every_length_and_0_for_equal_numbers) {
         check_moments<double>(n, side_by_side);
       }
   });
+}
+
+TEST(Reduce, moments_of_long_rows_side_by_side_are_the_same_with_any_number_of_threads) {
+  const int before = num_threads();
+  each_isa([] {
+    Context context;
+    constexpr int64_t kRows = 5, kLength = 30'011;
+    Array<float> x(Shape{kRows, kLength}, Shape{1, kRows});
+    x.random(1, 999, 1001);
+    std::vector<double> found[2];
+    for (const int threads : {1, 3}) {
+      set_num_threads(threads);
+      Array<double> mean(Shape{kRows}), var(Shape{kRows});
+      cpu().mean_var(context, 1, x.view(), mean.view(), var.view());
+      for (int64_t r = 0; r < kRows; ++r) {
+        found[threads == 3].push_back(mean.at(r));
+        found[threads == 3].push_back(var.at(r));
+      }
+    }
+    EXPECT_EQ(found[0], found[1]);
+  });
+  set_num_threads(before);
 }
 
 template <class T> void check_cumulate() {

@@ -14,6 +14,7 @@ namespace {
 constexpr int64_t kUnit = 4096;               // elements of a row
 constexpr int64_t kGroup = 4 * kUnit;         // of a task
 constexpr int64_t kColumns = 64, kRows = 64;  // a unit of rows side by side
+constexpr int64_t kUnits = 64;                // of a task
 
 struct Moments {
   double count = 0, mean = 0, squares = 0;
@@ -92,6 +93,15 @@ template <class T> struct Call {
     });
   }
 
+  /// The rows, each from `count` groups: row r's group g is at r * row + g * group.
+  void put_joined(const Moments* parts, int64_t count, int64_t row, int64_t group) const {
+    for (int64_t r = 0; r < x.size(0); ++r, parts += row) {
+      Moments all = parts[0];
+      for (int64_t g = 1; g < count; ++g) all.join(parts[g * group]);
+      put(r, all);
+    }
+  }
+
   void by_rows() const {
     const int64_t rows = x.size(0), length = x.size(1);
     const Parts groups(length, kGroup);
@@ -106,51 +116,63 @@ template <class T> struct Call {
       const int64_t g = task % groups.count;
       partial.get()[task] = group(task / groups.count, groups.begin(g), groups.begin(g + 1));
     });
-    for (int64_t r = 0; r < rows; ++r) {
-      const Moments* const parts = partial.get() + r * groups.count;
-      Moments all = parts[0];
-      for (int64_t g = 1; g < groups.count; ++g) all.join(parts[g]);
-      put(r, all);
+    put_joined(partial.get(), groups.count, groups.count, 1);
+  }
+
+  /// Rows [first, first + n), which are neighbours in memory, over units [begin, end).
+  void columns(int64_t first, int64_t n, const Parts& units, int64_t begin, int64_t end,
+               Moments* found) const {
+    const int64_t step = x.stride(1);
+    for (int64_t u = begin; u < end; ++u) {
+      const T* const from = x.as<T>() + first + units.begin(u) * step;
+      const int64_t count = units.size(u);
+      const auto before = static_cast<double>(units.begin(u) - units.begin(begin)),
+                 here = static_cast<double>(count);
+      double mean[kColumns] = {}, squares[kColumns] = {};
+      const auto each = [&](auto f) __attribute__((always_inline)) {
+        for (int64_t i = 0; i < count; ++i)
+          for (int64_t j = 0; j < n; ++j) f(j, static_cast<double>(from[i * step + j]));
+      };
+      each([&](int64_t j, double v) __attribute__((always_inline)) { mean[j] += v; });
+      for (int64_t j = 0; j < n; ++j) mean[j] /= here;
+      if constexpr (sizeof(T) == 8) {
+        double off[kColumns] = {};
+        each([&](int64_t j, double v) __attribute__((always_inline)) { off[j] += v - mean[j]; });
+        for (int64_t j = 0; j < n; ++j) mean[j] += off[j] / here;
+      }
+      each([&](int64_t j, double v)
+               __attribute__((always_inline)) { squares[j] += (v - mean[j]) * (v - mean[j]); });
+      for (int64_t j = 0; j < n; ++j) {
+        Moments& all = found[j];
+        const double d = u == begin ? 0.0 : mean[j] - all.mean, share = here / (before + here);
+        all.squares = u == begin ? squares[j] : all.squares + (squares[j] + d * d * (before * share));
+        all.mean = u == begin ? mean[j] : all.mean + d * share;
+        all.count = before + here;
+      }
     }
   }
 
-  /// For rows that are neighbours in memory.
+  /// For rows that are neighbours in memory. Long ones are cut into groups of units.
   void by_columns() const {
-    const int64_t step = x.stride(1);
-    const Parts blocks(x.size(0), kColumns), units(x.size(1), kRows);
-    const Parts tasks(blocks.count, (1 << 16) / (x.size(1) * kColumns) + 1);
-    each_task(tasks.count, [&](int64_t task) {
-      for (int64_t b = tasks.begin(task); b < tasks.begin(task + 1); ++b) {
-        const int64_t first = blocks.begin(b), n = blocks.size(b);
-        double mean_of[kColumns], squares_of[kColumns];
-        for (int64_t u = 0; u < units.count; ++u) {
-          const T* const from = x.as<T>() + first + units.begin(u) * step;
-          const int64_t count = units.size(u);
-          const auto before = static_cast<double>(units.begin(u)), here = static_cast<double>(count);
-          double mean[kColumns] = {}, squares[kColumns] = {};
-          const auto each = [&](auto f) __attribute__((always_inline)) {
-            for (int64_t i = 0; i < count; ++i)
-              for (int64_t j = 0; j < n; ++j) f(j, static_cast<double>(from[i * step + j]));
-          };
-          each([&](int64_t j, double v) __attribute__((always_inline)) { mean[j] += v; });
-          for (int64_t j = 0; j < n; ++j) mean[j] /= here;
-          if constexpr (sizeof(T) == 8) {
-            double off[kColumns] = {};
-            each([&](int64_t j, double v) __attribute__((always_inline)) { off[j] += v - mean[j]; });
-            for (int64_t j = 0; j < n; ++j) mean[j] += off[j] / here;
-          }
-          each([&](int64_t j, double v)
-                   __attribute__((always_inline)) { squares[j] += (v - mean[j]) * (v - mean[j]); });
-          for (int64_t j = 0; j < n; ++j) {
-            const double d = u == 0 ? 0.0 : mean[j] - mean_of[j], share = here / (before + here);
-            squares_of[j] = u == 0 ? squares[j] : squares_of[j] + (squares[j] + d * d * (before * share));
-            mean_of[j] = u == 0 ? mean[j] : mean_of[j] + d * share;
-          }
+    const int64_t rows = x.size(0), length = x.size(1);
+    const Parts blocks(rows, kColumns), units(length, kRows), groups(units.count, kUnits);
+    if (groups.count == 1) {
+      const Parts tasks(blocks.count, (1 << 16) / (length * kColumns) + 1);
+      return each_task(tasks.count, [&](int64_t task) {
+        for (int64_t b = tasks.begin(task); b < tasks.begin(task + 1); ++b) {
+          Moments found[kColumns];
+          columns(blocks.begin(b), blocks.size(b), units, 0, units.count, found);
+          for (int64_t j = 0; j < blocks.size(b); ++j) put(blocks.begin(b) + j, found[j]);
         }
-        for (int64_t j = 0; j < n; ++j)
-          put(first + j, {static_cast<double>(x.size(1)), mean_of[j], squares_of[j]});
-      }
+      });
+    }
+    const Scratch<Moments> partial(groups.count * rows);
+    each_task(blocks.count * groups.count, [&](int64_t task) {
+      const int64_t g = task / blocks.count, b = task % blocks.count;
+      columns(blocks.begin(b), blocks.size(b), units, groups.begin(g), groups.begin(g + 1),
+              partial.get() + g * rows + blocks.begin(b));
     });
+    put_joined(partial.get(), groups.count, 1, rows);
   }
 };
 
