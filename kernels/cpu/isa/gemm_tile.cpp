@@ -77,7 +77,14 @@ template <class V> WEFT_INLINE void round_here(V& v) {
 #elif defined(__FMA__)
   asm("" : "+x"(v));
 #elif defined(__aarch64__)
-  if constexpr (sizeof v <= kVecBytes) asm("" : "+w"(v));
+  if constexpr (sizeof v <= kVecBytes) {
+    asm("" : "+w"(v));
+  } else {  // in several registers
+    VecD parts[sizeof v / kVecBytes];
+    __builtin_memcpy(parts, &v, sizeof v);
+    for (VecD& part : parts) asm("" : "+w"(part));
+    __builtin_memcpy(&v, parts, sizeof v);
+  }
 #else
   static_cast<void>(v);  // there is no such instruction
 #endif
