@@ -282,6 +282,7 @@ void Liveness::check_told(Life life) {
   const std::string text =
       str("worker '", core_.self.name, "' was not told of this life of worker '", name, "' ");
   if (late) {
+    peers_.give_up(life);  // of() may have taken it back
     const double lease = std::chrono::duration<double>(core_.options.lease).count();
     throw PeerLost(name, str(text, "for ", lease, " s"));
   }

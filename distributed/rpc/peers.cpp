@@ -121,7 +121,13 @@ Peer* PeerTable::past(Life life) {
 
 void PeerTable::give_up(Life life) {
   MutexLock lock(mutex_);
-  if (auto expected = expected_.extract(life)) past_.emplace(life, std::move(expected.mapped()));
+  const auto expected = expected_.find(life);
+  if (expected == expected_.end()) return;
+  {
+    MutexLock inner(expected->second->mutex);
+    if (!expected->second->lost && expected->second->wanted()) return;
+  }
+  past_.emplace(life, std::move(expected_.extract(expected).mapped()));
 }
 
 bool PeerTable::told(Life life) {

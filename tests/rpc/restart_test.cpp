@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include <weft/distributed/rpc/inner/agent_impl.h>
+#include <weft/distributed/rpc/inner/put_off.h>
 #include <weft/distributed/rpc/rpc.h>
 #include <weft/distributed/wire/message.h>
 
@@ -210,6 +211,25 @@ TEST(Restart, lives_that_nobody_tells_of_are_given_up_after_a_lease_and_may_be_t
       EXPECT_EQ(agent->life_of(WorkerId{1}), life);
     }
     EXPECT_TRUE(agent->is_lost(named));
+  });
+}
+
+TEST(Restart, lives_that_requests_name_again_after_a_lease_stay_given_up) {
+  Cluster c({.size = 2});
+  c.run(0, [&] {
+    EXPECT_EQ(rpc_sync<life_note>("worker1", 1), 2);
+    const auto kept = [&] { return c.agent(0)->impl().peers.shown().size(); };
+    const auto name = [&](int64_t i) {
+      check_told(*c.agent(0), {WorkerId{1}, {static_cast<uint64_t>(1000000 + i)}});
+    };
+    for (int64_t i = 0; i < 3; ++i) EXPECT_THROW(name(i), PutOff);
+    EXPECT_EQ(kept(), 2U + 3U);
+    for (int retry = 0; retry < 2; ++retry) {
+      current_runtime()->sleep_for(11s);
+      EXPECT_EQ(kept(), 2U);
+      for (int64_t i = 0; i < 3; ++i) EXPECT_THROW(name(i), PeerLost);
+    }
+    EXPECT_EQ(kept(), 2U);
   });
 }
 

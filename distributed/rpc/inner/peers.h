@@ -196,7 +196,7 @@ class PeerTable {
   /// counted as lost because this worker had not learned of it, it lives again: nothing was sent to it.
   Peer& succeed(Peer& before, Incarnation next, TimePoint now);
   /// That expected life was not announced for a lease: it joins the past lives until a call or its
-  /// announcement comes.
+  /// announcement comes. A life under lease stays until it is lost.
   void give_up(Life life);
   bool lost(Life life);        ///< it is known to be lost or to have left
   std::vector<Peer*> all();    ///< the current lives and those expected, by id
