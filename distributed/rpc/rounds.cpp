@@ -236,8 +236,10 @@ class RoundSink final : public ReplySink {
 }  // namespace
 
 void RoundTable::decide() {
+  uint64_t look = 0;
   {
     MutexLock lock(mutex_);
+    look = ++looks_;
     missing_ = 0;
     if (arrived_.empty()) return;
   }
@@ -246,17 +248,19 @@ void RoundTable::decide() {
   RoundAnswer answer;
   {
     MutexLock lock(mutex_);
-    missing_ = 0;
+    size_t missing = 0;
     for (const MemberState& m : all) {
       const auto found = arrived_.find(m.id);
       if (!m.lost) {
-        missing_ += found == arrived_.end();
+        missing += found == arrived_.end();
       } else if (found != arrived_.end()) {
         gone.push_back(std::move(found->second.responder));
         arrived_.erase(found);
       }
     }
-    if (missing_ > 0 || arrived_.empty()) return;
+    // A later look may know of a loss, and have answered the round. Then this count may be too high.
+    missing_ = look == looks_ ? missing : 0;
+    if (missing > 0 || arrived_.empty()) return;
     const auto order = [](const auto& a, const auto& b) { return a.second.number < b.second.number; };
     const auto [first, last] = std::minmax_element(arrived_.begin(), arrived_.end(), order);
     const uint64_t number = first->second.number;

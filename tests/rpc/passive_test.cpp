@@ -325,6 +325,24 @@ TEST(Passive, all_survivors_of_a_group_are_told_the_same_whatever_dies_when) {
   EXPECT_GT(lost, 5);
 }
 
+// Each report of an end looks at all members, and the reports interleave.
+TEST(Passive, two_reports_of_ended_processes_at_once_hold_up_no_later_round) {
+  for (uint64_t seed = 1; seed <= 100; ++seed) {
+    Cluster c({.size = 5, .seed = seed, .net = {.break_notice = 1h}, .keep_log = false});
+    std::map<int, std::string> heard;
+    for (int rank = 0; rank < 3; ++rank)
+      c.runtime().post([&, rank] { heard[rank] = become_passive(c, rank, 5s); });
+    c.sim().run_for(1s);
+    for (const int active : {3, 4}) {
+      c.kill(active);
+      c.runtime().post([&, life = c.agent(active)->life()] { c.agent(0)->process_ended(life); });
+    }
+    c.sim().run_for(10s);
+    ASSERT_EQ(heard.size(), 3U) << "seed " << seed;
+    for (const auto& [rank, text] : heard) EXPECT_EQ(text.rfind("lost worker", 0), 0U) << seed << text;
+  }
+}
+
 TEST(Passive, a_worker_that_was_declared_lost_hears_of_it_with_its_first_message) {
   Cluster c({.size = 2, .net = {.silence_notice = 1h}});
   c.agent(0)->watch(WorkerId{1}, +1);

@@ -72,7 +72,8 @@ class RoundTable {
   std::set<Life> passive_ WEFT_GUARDED_BY(mutex_);  ///< all lives that ever requested a round
   /// At least that many members are still missing: fewer arrivals need no look at all members.
   size_t missing_ WEFT_GUARDED_BY(mutex_) = 0;
-  TimePoint asked_ WEFT_GUARDED_BY(mutex_);  ///< of the last question to the active ones, perhaps to come
+  uint64_t looks_ WEFT_GUARDED_BY(mutex_) = 0;  ///< of decide() at all members; several may be under way
+  TimePoint asked_ WEFT_GUARDED_BY(mutex_);     ///< of the last question to the active ones, perhaps to come
   size_t active_ WEFT_GUARDED_BY(mutex_) =
       0;  ///< at least that many were active, and lived, at that question
   std::set<Life> watched_ WEFT_GUARDED_BY(mutex_);
