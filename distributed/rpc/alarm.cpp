@@ -7,30 +7,30 @@
 // work.
 #include <weft/distributed/rpc/inner/alarm.h>
 
-#include <new>
 #include <utility>
 
 namespace weft::rpc {
 
+namespace {
+constexpr TimePoint kRinging = TimePoint::min();  ///< of a peer that due() is going to tend
+}
+
 void Alarm::set(Peer& p, TimePoint when) {
-  if (when == kNever || (p.due.load() <= when && at_.load() <= when) || !core_.running) return;
+  if (when == kNever || (p.place.due_.load() <= when && at_.load() <= when) || !core_.running) return;
   MutexLock lock(mutex_);
-  const TimePoint before = p.due.load();
-  if (before > when) {
-    DueTimes::node_type place;
-    if (before != kNever) place = times_.extract(p.place);
-    else place = DueTimes{{when, &p}}.extract(when);
-    queue(std::move(place), when);
-  }
+  queue(p, when);
   start_timer();
 }
 
-/// Gives a peer that has no time a place in the order.
-void Alarm::queue(DueTimes::node_type place, TimePoint when) {
-  Peer& p = *place.mapped();
-  place.key() = when;
-  p.place = times_.insert(std::move(place));
-  p.due = when;
+/// Makes the time of a peer earlier. This needs no memory.
+void Alarm::queue(Peer& p, TimePoint when) {
+  DuePlace& place = p.place;
+  const TimePoint before = place.due_.load();
+  if (before <= when) return;
+  if (before != kNever) place.node_ = times_.extract(place.at_);
+  place.node_.key() = when;
+  place.at_ = times_.insert(std::move(place.node_));
+  place.due_ = when;
 }
 
 /// Sets the timer to the first time, unless it rings earlier.
@@ -45,6 +45,16 @@ void Alarm::start_timer() {
   at_ = std::max(when, core_.runtime->now());  // due() measures its delay against this
 }
 
+/// The next peer to tend; null: all have had their turn. From now on it may get another time.
+Peer* Alarm::take(DueTimes& now_due) {
+  if (now_due.empty()) return nullptr;
+  Peer* const p = now_due.begin()->second;
+  MutexLock lock(mutex_);
+  p->place.node_ = now_due.extract(now_due.begin());
+  p->place.due_ = kNever;
+  return p;
+}
+
 void Alarm::due() {
   Duration late;
   DueTimes now_due;
@@ -55,27 +65,28 @@ void Alarm::due() {
     timer_ = {};
     at_ = kNever;
     while (!times_.empty() && times_.begin()->first <= now) {
-      times_.begin()->second->due = kNever;
+      times_.begin()->second->place.due_ = kRinging;
       now_due.insert(now_due.end(), times_.extract(times_.begin()));
     }
   }
   if (!core_.running) return;
-  const auto next = [&](TimePoint when) {
-    auto place = now_due.extract(now_due.begin());
-    MutexLock lock(mutex_);
-    const TimePoint other = place.mapped()->due.load();  // set meanwhile
-    if (other <= when) return;
-    if (other != kNever) times_.erase(place.mapped()->place);
-    queue(std::move(place), when);
-  };
+  Peer* p = nullptr;
   try {
     ring_(late);
-    while (!now_due.empty()) next(tend_(*now_due.begin()->second));
+    while ((p = take(now_due)) != nullptr) {
+      const TimePoint next = tend_(*p);
+      MutexLock lock(mutex_);
+      queue(*p, next);
+    }
     MutexLock lock(mutex_);
     start_timer();
-  } catch (const std::bad_alloc&) {  // the rest of the due work has its turn soon
+  } catch (...) {  // no memory: this peer and the rest of the due work have their turn soon
     const TimePoint soon = core_.runtime->now() + core_.options.retry;
-    while (!now_due.empty()) next(soon);
+    if (p == nullptr) p = take(now_due);
+    for (; p != nullptr; p = take(now_due)) {
+      MutexLock lock(mutex_);
+      queue(*p, soon);
+    }
     MutexLock lock(mutex_);
     start_timer();
   }

@@ -19,13 +19,16 @@ void settle(Message& message, bool received) {
   message.settled.clear();
 }
 
-/// Puts a call under its number, which is the highest, into the table.
-PendingCall& keep(Peer& p, PendingCall&& call) WEFT_REQUIRES(p.mutex) {
+/// Puts a call under its number, which is the highest, into the table. Without memory it stays as it is.
+void keep(Peer& p, PendingCall& call) WEFT_REQUIRES(p.mutex) {
   const uint64_t sequence = call.sequence;
-  if (p.spare.empty()) return p.pending.emplace(sequence, std::move(call)).first->second;
+  if (p.spare.empty()) {
+    p.pending.emplace(sequence, std::move(call));
+    return;
+  }
   p.spare.key() = sequence;
   p.spare.mapped() = std::move(call);
-  return p.pending.insert(p.pending.end(), std::move(p.spare))->second;
+  p.pending.insert(p.pending.end(), std::move(p.spare));
 }
 
 std::string seconds(Duration d) {
@@ -114,7 +117,7 @@ CallId Caller::start(Life to, Kind kind, Message message, const CallOptions& cal
   const std::shared_ptr<Charge> waiting = call.waits ? call.charge : nullptr;
   bool unneeded = false;
   const bool fenced = is_held_by_fence(kind) && core_.fence.closed();
-  {
+  try {
     MutexLock lock(p.mutex);
     if (refused) {                // there is no room for it
     } else if (!core_.running) {  // stop() may have emptied this table
@@ -130,20 +133,23 @@ CallId Caller::start(Life to, Kind kind, Message message, const CallOptions& cal
     } else {
       const bool first = p.pending.empty();
       if (!p.wanted()) p.heard = call.started;
-      e.sequence = call.sequence = p.next_sequence++;
+      e.sequence = call.sequence = p.next_sequence;
       if (first) p.pause = core_.options.retry;
-      PendingCall& kept = keep(p, std::move(call));
       e.floor = p.floor();
-      p.tells = 0;
       e.to_incarnation = p.incarnation.load().value;
-      core_.stamp(kept.message, e);
+      core_.stamp(call.message, e);
       if (ready && !waiting) {
-        bytes = header_of(kept.message);
-        payloads = payloads_of(kept.message);
+        bytes = header_of(call.message);
+        payloads = payloads_of(call.message);
       }
+      wake = std::min(deadline, call.started + core_.options.retry);
+      keep(p, call);
+      ++p.next_sequence;
+      p.tells = 0;
       waits = !p.told;
-      wake = std::min(deadline, kept.started + core_.options.retry);
     }
+  } catch (const std::bad_alloc&) {
+    refused = std::current_exception();
   }
   // NOLINTBEGIN(bugprone-use-after-move): `call` was not moved on this path
   if (unneeded) refused = unneeded_error(p, call);
@@ -158,7 +164,12 @@ CallId Caller::start(Life to, Kind kind, Message message, const CallOptions& cal
     core_.counters.calls.fetch_add(1, std::memory_order_relaxed);
     core_.counters.active_client.fetch_add(1, std::memory_order_relaxed);
   }
-  alarm_.set(p, wake);
+  try {
+    alarm_.set(p, wake);
+  } catch (const std::bad_alloc&) {  // its deadline would not end it
+    fail(p, e.sequence, std::current_exception());
+    return {};
+  }
   const Outgoing call_out{e.sequence, kind, deadline};
   const CallId id{&p, e.sequence};
   if (waiting) {
@@ -242,7 +253,7 @@ void Caller::fail(Peer& p, uint64_t sequence, std::exception_ptr error) {
     failed = std::move(found->second);
     p.pending.erase(found);
   }
-  discard(p, failed.kind, failed.message);
+  if (!failed.waits) discard(p, failed.kind, failed.message);  // else end() does so
   end(p, std::move(failed), std::move(error));
 }
 

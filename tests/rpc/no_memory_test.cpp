@@ -7,6 +7,7 @@
 #include <new>
 
 #include <weft/autograd/ops/ops.h>
+#include <weft/distributed/rpc/inner/agent_impl.h>
 #include <weft/distributed/rpc/result_dropped.h>
 #include <weft/distributed/rpc/rpc.h>
 #include <weft/tensor/factories.h>
@@ -29,6 +30,8 @@ void scarce_throw(int64_t n) {
   throw ValueError("a text that is no short string, so that it needs memory");
 }
 WEFT_RPC(scarce_throw);
+void scarce_sleep() { rpc::current_runtime()->sleep_for(std::chrono::seconds(20)); }
+WEFT_RPC(scarce_sleep);
 
 }  // namespace weft::test
 
@@ -127,5 +130,37 @@ TEST_F(RpcNoMemory, a_request_of_a_function_that_throws_ends_its_call_at_most) {
 TEST_F(RpcNoMemory, a_reply_that_one_allocation_fails_ends_its_call_at_most) { check_calls(false, 1, false); }
 TEST_F(RpcNoMemory, a_reply_without_any_memory_ends_its_call_at_most) { check_calls(false, 1 << 20, false); }
 TEST_F(RpcNoMemory, a_reply_with_an_error_ends_its_call_at_most) { check_calls(false, 1 << 20, true); }
+
+// It is the first call between these workers, so the alarm of the caller has no place for the callee yet.
+TEST_F(RpcNoMemory, a_first_call_that_one_allocation_fails_ends_at_its_deadline) {
+  bool was_short = true;
+  for (int left = 0; was_short; ++left) {
+    ASSERT_LT(left, 500) << "one call needs a limited number of allocations";
+    Cluster c({.size = 2});
+    c.run(0, [&] {
+      {
+        const NoMemory scarce(left, 1);
+        try {
+          rpc_async<scarce_sleep>(To("worker1", 5s));
+        } catch (const std::bad_alloc&) {
+        }
+        was_short = scarce.was_short();
+      }
+      current_runtime()->sleep_for(15s);
+      EXPECT_EQ(c.agent(0)->dump(), "") << left;
+      EXPECT_EQ(c.agent(0)->debug_info().at("agent.client_active_calls"), 0) << left;
+      EXPECT_EQ(c.agent(0)->debug_info().at("agent.open_bytes"), 0) << left;
+    });
+  }
+}
+
+TEST_F(RpcNoMemory, the_first_time_of_a_peer_needs_no_allocation) {
+  Cluster c({.size = 3});
+  Agent::Impl& agent = c.agent(0)->impl();
+  Peer &first = agent.peers.at(WorkerId{1}), &second = agent.peers.at(WorkerId{2});
+  agent.alarm.set(first, c.runtime().now() + 1s);  // sets the timer
+  const NoMemory scarce;
+  EXPECT_NO_THROW(agent.alarm.set(second, c.runtime().now() + 2s));
+}
 
 }  // namespace

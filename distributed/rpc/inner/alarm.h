@@ -19,7 +19,8 @@ class Alarm {
 
  private:
   void due();
-  void queue(DueTimes::node_type place, TimePoint when) WEFT_REQUIRES(mutex_);
+  Peer* take(DueTimes& now_due);
+  void queue(Peer& p, TimePoint when) WEFT_REQUIRES(mutex_);
   void start_timer() WEFT_REQUIRES(mutex_);
   AgentCore& core_;
   const std::function<void(Duration late)> ring_;

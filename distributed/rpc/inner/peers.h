@@ -103,6 +103,22 @@ using PendingCalls = std::map<uint64_t, PendingCall>;
 using ServedRequests = std::unordered_map<uint64_t, std::shared_ptr<Served>>;
 using DueTimes = std::multimap<TimePoint, Peer*>;  ///< equal times in the order of their entry
 
+/// The place of a peer in the order of an Alarm. Its memory is there from the beginning.
+class DuePlace {
+ public:
+  explicit DuePlace(Peer& of) {
+    DueTimes one{{kNever, &of}};
+    node_ = one.extract(one.begin());
+  }
+
+ private:
+  friend class Alarm;
+  std::atomic<TimePoint> due_{kNever};  ///< when the peer is tended next
+  // under the mutex of the Alarm; neither is valid while Alarm::due() is going to tend the peer
+  DueTimes::node_type node_;  ///< while `due_` is kNever
+  DueTimes::iterator at_;     ///< while it is a time
+};
+
 /// One life of a worker of the group as this agent sees it.
 struct Peer {
   explicit Peer(WorkerId peer_id) : id(peer_id) {}
@@ -147,9 +163,7 @@ struct Peer {
   /// the transport's last report since it was connected: "not connected: ..." or as PeerState
   std::string trouble WEFT_GUARDED_BY(mutex);
   Duration pause WEFT_GUARDED_BY(mutex){};
-  // of the Alarm, under its mutex
-  std::atomic<TimePoint> due{kNever};  ///< when this peer is tended next
-  DueTimes::iterator place;            ///< valid if `due` is not kNever
+  DuePlace place{*this};
 
   Life life() const { return {id, incarnation.load()}; }
   /// Notes a call that ended before its reply. Without memory its late reply is not reported.
