@@ -20,6 +20,11 @@ using namespace weft;
 using namespace weft::rpc;
 using test::Cluster;
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kMemoryComesBack = false;  // the sanitizer keeps freed memory back
+#else
+constexpr bool kMemoryComesBack = true;
+#endif
 constexpr int64_t kRows = 56;  // more rows than any product in place takes
 
 /// The product with a copy of w, which has no pack.
@@ -71,7 +76,9 @@ TEST(ReceivedPacks, products_see_weights_that_came_over_the_lane) {
       const Tensor x = randn({kRows, 64});
       for (int i = 0; i < 12; ++i)
         EXPECT_TRUE(rpc_sync<received_pack_weight>("worker1", x, randn({out, 64}))) << out << ", " << i;
-      EXPECT_GT(g_again, 0) << "no memory was used twice, so the test shows less";
+      if (kMemoryComesBack) {
+        EXPECT_GT(g_again, 0) << "no memory was used twice, so the test shows less";
+      }
       for (const bool as_memory : {false, true})
         for (int i = 0; i < 3; ++i)
           EXPECT_TRUE(rpc_sync<received_pack_between>("worker1", x, randn({out, 64}), as_memory)) << out;
