@@ -101,20 +101,18 @@ TEST(EngineChoice, products_go_to_mkl_where_WEFT_GEMM_names_it) {
 }
 
 TEST(EngineChoice, WEFT_AUTOTUNE_reaches_the_products_and_may_choose_mkl) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "the sanitizer slows the stand-in, so another engine may be quicker";
-#endif
-  const Variables tuned{{"WEFT_MKL_LIBRARY", WEFT_TEST_MKL},
-                        {"WEFT_AUTOTUNE", "1"},
-                        {"WEFT_TEST_MKL_VALUE", "7"}};  // quicker than any product
+  const Variables tuned{
+      {"WEFT_MKL_LIBRARY", WEFT_TEST_MKL}, {"WEFT_AUTOTUNE", "1"}, {"WEFT_TEST_MKL_VALUE", "7"}};
   in_a_process(tuned, [] {
-    EXPECT_EQ(large_product().to_vector<float>(), (std::vector<float>{7, 7}));
+    const std::vector<float> first = large_product().to_vector<float>();
     EXPECT_TRUE(says(", MKL 2026.2.1, WEFT_AUTOTUNE=1")) << product_engines();
-    const int64_t before = StandIn().products();
-    large_product();  // known now
-    const int64_t each = StandIn().products() - before;
-    EXPECT_GT(each, 0);
-    EXPECT_EQ(before, 5 * each);  // of them four for the measurement
+    const int64_t measured = StandIn().products();
+    EXPECT_GT(measured, 0);
+    // The quickest engine is that of the measurement, which a busy machine disturbs. It stays.
+    const bool mkl = first[0] == 7;
+    EXPECT_EQ(first, mkl ? (std::vector<float>{7, 7}) : (std::vector<float>{200, 200}));
+    EXPECT_EQ(large_product().to_vector<float>(), first);
+    EXPECT_EQ(StandIn().products() > measured, mkl);
   });
   in_a_process({{"WEFT_AUTOTUNE", "1"}}, [] {
     EXPECT_EQ(large_product().to_vector<float>(), (std::vector<float>{200, 200}));

@@ -424,7 +424,7 @@ void multiply_direct(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b
     if (packed) pack_a(strips_here.get(), a.from(0, k0), m, kc);
     for (int64_t j = done; j < n; j += kPanel<T>) {
       const int64_t columns = n - j < kPanel<T> ? n - j : kPanel<T>, width = packed_columns<T>(columns);
-      const Finish<T> f = at_column(of_block(finish, kb), j);
+      const Finish<T> f = at_column(here, j);
       const T* panel = b.at(k0, j);
       int64_t ldb = b.row;
       T edge[kBlockK * kPanel<T>];
