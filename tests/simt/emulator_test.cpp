@@ -19,7 +19,10 @@ namespace {
 using simt::Order;
 
 struct SimtEmulator : testing::Test {
-  void SetUp() override { simt::settings() = {}; }
+  void SetUp() override {
+    simt::settings() = {};
+    runtime::set_device(0);  // a thread keeps the device of its last work
+  }
   void TearDown() override { simt::settings() = simt::settings_of_environment(); }
 
   std::vector<float> download(const float* p, size_t n) {
