@@ -441,33 +441,34 @@ void GrpcEngine::kick() {
 void GrpcEngine::accept() {
   auto& g = *grpc_;
   grpc_call* const call = std::exchange(g.new_call, nullptr);
+  std::unique_ptr<GrpcLink> made;
   GrpcLink* link = nullptr;
   std::string hello;
   try {
-    auto made = std::make_unique<GrpcLink>(*this, true);
+    made = std::make_unique<GrpcLink>(*this, true);
+    made->calls->call = call;
+    made->calls->pending = 1;
     if (to_text(g.new_details.method) == kMethod)
       for (size_t i = 0; i < g.new_metadata.count; ++i)
         if (to_text(g.new_metadata.metadata[i].key) == kHelloKey)
           hello = to_text(g.new_metadata.metadata[i].value);
     made->proof = proof_of(call);
-    add(made.get());
+    add(made.get());  // shutdown() may cancel it from here on
     link = made.release();
   } catch (const std::bad_alloc&) {  // for this stream; the next one may find some
     grpc_call_cancel(call, nullptr);
-    grpc_call_unref(call);
+    if (made == nullptr) grpc_call_unref(call);
   }
   grpc_call_details_destroy(&g.new_details);
   grpc_call_details_init(&g.new_details);
   g.new_metadata.count = 0;
-  if (link != nullptr) begin(*link, call, hello);
+  if (link != nullptr) begin(*link, hello);
   request_call();
 }
 
 /// The first events of an accepted link.
-void GrpcEngine::begin(GrpcLink& link, grpc_call* call, const std::string& hello) {
+void GrpcEngine::begin(GrpcLink& link, const std::string& hello) {
   auto& c = *link.calls;
-  c.call = call;
-  c.pending = 1;
   grpc_op op = make_op(GRPC_OP_RECV_CLOSE_ON_SERVER);
   op.data.recv_close_on_server.cancelled = &c.cancelled;
   grpc_call_start_batch(c.call, &op, 1, as_tag(c.status), nullptr);

@@ -252,6 +252,18 @@ TEST(Grpc, another_wire_version_is_rejected_and_both_are_named) {
   }
 }
 
+TEST(Grpc, a_transport_may_be_closed_while_it_accepts) {
+  auto rt = make_threaded_runtime();
+  for (int round = 0; round < 60; ++round) {
+    End a(rt, {.id = WorkerId{0}, .unix_socket = false});
+    End b(rt, {.id = WorkerId{1}, .unix_socket = false});
+    a.t->add_peer(WorkerId{1}, b.t->addresses());
+    a.t->send(WorkerId{1}, 1, "x");
+    std::this_thread::sleep_for(round % 20 * 200us);  // until its connection arrives, more or less
+    b.t->close();
+  }
+}
+
 TEST(Grpc, a_restarted_peer_is_reached_again_and_its_old_incarnation_is_not_mistaken_for_it) {
   auto rt = make_threaded_runtime();
   End a(rt, {.id = WorkerId{0}, .reconnect_timeout = 120s});

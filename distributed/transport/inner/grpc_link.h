@@ -66,7 +66,7 @@ class GrpcEngine final : public LinkEngine, private Poller {
   void drain();
   void request_call();
   void accept();
-  void begin(GrpcLink& link, grpc_call* call, const std::string& hello);
+  void begin(GrpcLink& link, const std::string& hello);
   void read(GrpcLink& link);
   template <class F> void guard(GrpcLink& link, const F& event);
   void handle(GrpcLink& link, int kind, bool ok);
