@@ -19,6 +19,12 @@ struct SimtAllocator : testing::Test {
   SimtAllocator() : before(simt::live_blocks()) { simt::settings() = {}; }
   ~SimtAllocator() override { simt::settings() = {}; }
   int segments() const { return simt::live_blocks() - before; }
+  /// Leaves room on the devices for `bytes` beside the segments of earlier tests.
+  static void limit_room(size_t bytes) {
+    size_t available = 0, total = 0;
+    runtime::memory_info(&available, &total);
+    simt::settings().device_bytes = total - available + bytes;
+  }
 
   int before;
   void* const a = reinterpret_cast<void*>(0x10);  // streams: the allocator compares them and nothing else
@@ -126,7 +132,7 @@ TEST_F(SimtAllocator, its_own_stream_is_no_other_stream) {
 }
 
 TEST_F(SimtAllocator, a_full_device_empties_the_cache_once_and_repeats) {
-  simt::settings().device_bytes = 64 * kMega;
+  limit_room(64 * kMega);
   Allocator m(0, true);
   void* const p = m.allocate(40 * kMega, a);
   m.deallocate(p);
@@ -143,7 +149,7 @@ TEST_F(SimtAllocator, a_full_device_empties_the_cache_once_and_repeats) {
 }
 
 TEST_F(SimtAllocator, out_of_memory_tells_the_sizes_and_changes_nothing) {
-  simt::settings().device_bytes = 64 * kMega;
+  limit_room(64 * kMega);
   Allocator m(1, true);
   void* const p = m.allocate(20 * kMega, a);
   try {
@@ -152,7 +158,7 @@ TEST_F(SimtAllocator, out_of_memory_tells_the_sizes_and_changes_nothing) {
   } catch (const OutOfMemoryError& e) {
     const std::string text = e.what();
     for (const char* part : {"cuda:1: out of memory", "asked for 50 MiB", "reserved 20 MiB", "in use 20 MiB",
-                             "free on the device 44 MiB of 64 MiB", "limit none"})
+                             "free on the device 44 MiB of", "limit none"})
       EXPECT_NE(text.find(part), std::string::npos) << text;
   }
   EXPECT_EQ(m.stats().in_use, static_cast<int64_t>(20 * kMega));
@@ -210,7 +216,7 @@ TEST_F(SimtAllocator, a_recorded_graph_keeps_its_memory_to_itself) {
 }
 
 TEST_F(SimtAllocator, a_recording_does_not_keep_the_cache_from_other_threads) {
-  simt::settings().device_bytes = 64 * kMega;
+  limit_room(64 * kMega);
   Allocator m(0, true);
   const auto elsewhere = [](auto&& f) { std::thread(f).join(); };
   void* const cached = m.allocate(20 * kMega, b);
