@@ -210,6 +210,13 @@ class WEFT_API Backend {
   /// dx[r, k] = g[r] * d loss[r] / d x[r, k] in one pass; g[r] may be broadcast (stride 0).
   virtual void cross_entropy_backward(Context&, View x, View log_sums, View target, View weight,
                                       int64_t ignore, double smoothing, View g, View dx) = 0;
+  /// Both in one call, which takes each exponential once. Returns false, with nothing written, if the backend
+  /// has no such kernel for x's dtype.
+  virtual bool cross_entropy_both(Context&, View /*x*/, View /*target*/, View /*weight*/, int64_t /*ignore*/,
+                                  double /*smoothing*/, View /*g*/, View /*loss*/, View /*log_sums*/,
+                                  View /*dx*/) {
+    return false;
+  }
   /// loss = cross_entropy(x w^T + bias, target), and the gradients of sum(g * loss), in one call. Returns
   /// false, with nothing written, if the backend has no such kernel for these sizes; callers then process
   /// blocks of rows. Throws: as cross_entropy.

@@ -1,10 +1,11 @@
 // cross_entropy and linear_cross_entropy, one node each. Forward makes one pass over the logits and keeps two
-// numbers per row, the parts of its logsumexp; backward makes one more pass. The linear form holds the logits
-// of one block of rows at a time. For a mean or a sum it computes the gradients together with the loss, block
-// by block, and backward only scales them. For a loss per row, backward computes the logits again. So it does
-// for float16, which would lose small gradients before a loss scale multiplies them. Under an Autocast on a
-// device the logits are of the half type, and losses of float32. Sums of a half type over several blocks are
-// float32 until the last block.
+// numbers per row, the parts of its logsumexp; backward makes one more pass. For a mean or a sum on the CPU,
+// forward's pass makes the gradient too, and backward only scales it (MadeAhead). The linear form holds the
+// logits of one block of rows at a time. For a mean or a sum it computes the gradients together with the
+// loss, block by block, and backward only scales them. For a loss per row, backward computes the logits
+// again. So it does for float16, which would lose small gradients before a loss scale multiplies them. Under
+// an Autocast on a device the logits are of the half type, and losses of float32. Sums of a half type over
+// several blocks are float32 until the last block.
 #include <algorithm>
 #include <mutex>
 #include <optional>
@@ -58,6 +59,68 @@ CrossEntropyOptions plain_options(const CrossEntropyOptions& options, DType t) {
   return o;
 }
 
+// The gradient of each row's loss if that of the result is 1.
+Tensor unit_gradient(const Tensor& losses, const Tensor& divisor) {
+  return divisor.defined() ? launch::unary(Unary::kRdivScalar, divisor, 1) : formula::number_like(losses, 1);
+}
+
+bool is_one(const Tensor& g) { return g.device().is_cpu() && g.item_scalar().to<double>() == 1; }
+
+// Gradients for the gradient 1, times g in one pass, also for those of a half type.
+GradList times(const Tensor& g, GradList grads) {
+  if (is_one(g)) return grads;
+  for (Tensor& part : grads) {
+    if (!part.defined()) continue;
+    const Tensor y = empty(part.sizes(), {.dtype = part.dtype(), .device = part.device()});
+    if (y.numel() != 0)
+      launch::backend_of(y).binary(context(), Binary::kMul, 1, 0, part.view_of(),
+                                   launch::expand_view(g, y.sizes()), y.view_of());
+    part = y;
+  }
+  return grads;
+}
+
+// The gradients made in forward, for the gradient 1. The first backward with that gradient moves them out,
+// and a later one over that graph computes them again.
+class MadeAhead {
+ public:
+  explicit MadeAhead(GradList grads) : grads_(std::move(grads)) {}
+  std::optional<GradList> of(const Tensor& g) {
+    const bool take = is_one(g);
+    std::unique_lock lock(mutex_);
+    if (take || !grads_) return std::exchange(grads_, std::nullopt);
+    GradList grads = *grads_;
+    lock.unlock();
+    return times(g, std::move(grads));
+  }
+
+ private:
+  std::mutex mutex_;  // several passes may run at once
+  std::optional<GradList> grads_;
+};
+
+// Gradients of a loss per row are not: each row has its own factor. Nor are they where saved-tensor hooks
+// store all that backward needs.
+bool may_be_made_ahead(const CrossEntropyOptions& options) {
+  return options.reduction != Reduction::kNone && !autograd_state().saved_hooks;
+}
+
+// The gradient of x, with losses and log_sums, for a loss whose gradient is 1. Null: nothing is written.
+std::shared_ptr<MadeAhead> gradient_ahead(const Tensor& x, const Tensor& target, const CrossEntropyOptions& o,
+                                          const Tensor& divisor, const Tensor& losses,
+                                          const Tensor& log_sums) {
+  const Tensor unit = unit_gradient(losses, divisor);
+  const Tensor dx = empty(x.sizes(), {.dtype = x.dtype(), .device = x.device()});
+  bool done = false;
+  launch::named("cross_entropy", [&] {
+    done = launch::backend_of(x).cross_entropy_both(context(), x.view_of(), target.view_of(),
+                                                    formula::optional_view(o.weight), o.ignore_index,
+                                                    o.label_smoothing, row_gradient(unit, x.sizes()[0]),
+                                                    losses.view_of(), log_sums.view_of(), dx.view_of());
+  });
+  return done ? std::make_shared<MadeAhead>(GradList{dx}) : nullptr;
+}
+
 }  // namespace
 
 Tensor cross_entropy(Fp32Arg logits, In target, const CrossEntropyOptions& options) {
@@ -68,17 +131,22 @@ Tensor cross_entropy(Fp32Arg logits, In target, const CrossEntropyOptions& optio
   const int64_t rows = x.sizes()[0];
   const Tensor losses = empty({rows}, {.dtype = t, .device = x.device()});
   const Tensor log_sums = log_sums_of(rows, t, x.device());
-  if (rows != 0)
+  const Tensor divisor = divisor_of(r, o, t);
+  std::shared_ptr<MadeAhead> ahead;
+  if (rows != 0 && may_be_made_ahead(o) && x.device().is_cpu() && detail::wants_record({r.x}))
+    ahead = gradient_ahead(x, r.target, o, divisor, losses, log_sums);
+  if (rows != 0 && !ahead)
     launch::named("cross_entropy", [&] {
       launch::backend_of(x).cross_entropy(context(), x.view_of(), r.target.view_of(),
                                           formula::optional_view(o.weight), o.ignore_index, o.label_smoothing,
                                           losses.view_of(), log_sums.view_of());
     });
-  const Tensor divisor = divisor_of(r, o, t);
   Tensor y = reduce_plain(losses, divisor, r, o);
   return record("cross_entropy", y, {r.x},
-                [x = Saved(r.x), target = Saved(r.target), sums = Saved(log_sums), divisor, o,
-                 sizes = r.sizes](const Tensor& g, Needs needs) -> GradList {
+                [x = Saved(r.x), target = Saved(r.target), sums = Saved(ahead ? Tensor() : log_sums), divisor,
+                 o, ahead, sizes = r.sizes](const Tensor& g, Needs needs) -> GradList {
+                  if (ahead && !grad_enabled())
+                    if (auto made = ahead->of(g)) return *std::move(made);
                   const Tensor v = x.get(), ids = target.get();
                   if (grad_enabled()) {
                     return formula::composed_backward(
@@ -88,8 +156,14 @@ Tensor cross_entropy(Fp32Arg logits, In target, const CrossEntropyOptions& optio
                         },
                         {v}, {g}, needs);
                   }
-                  const Tensor log_sums = sums.get(), xc = launch::contiguous(v),
-                               gr = scaled_gradient(g, divisor, v.dtype());
+                  const Tensor xc = launch::contiguous(v);
+                  if (ahead) {
+                    const int64_t rows = v.sizes()[0];
+                    return *gradient_ahead(xc, ids, o, divisor, empty({rows}, {.dtype = v.dtype()}),
+                                           log_sums_of(rows, v.dtype(), v.device()))
+                                ->of(g);
+                  }
+                  const Tensor log_sums = sums.get(), gr = scaled_gradient(g, divisor, v.dtype());
                   Tensor dx = empty(v.sizes(), {.dtype = v.dtype(), .device = v.device()});
                   if (dx.numel() != 0)
                     launch::backend_of(v).cross_entropy_backward(
@@ -127,6 +201,7 @@ View transposed_view(View v) {
 
 struct LinearGrads {
   Tensor x, w, b;
+  GradList list() const { return {x, w, b}; }
 };
 
 struct LinearLoss {
@@ -252,24 +327,6 @@ LinearGrads gradients_again(const LinearLoss& l, const Tensor& log_sums, const T
   return l.rounded(d);
 }
 
-// The gradients made in forward. The first backward with the gradient 1 moves them out, and a later one over
-// that graph computes them again.
-class MadeAhead {
- public:
-  explicit MadeAhead(LinearGrads grads) : grads_(std::move(grads)) {}
-  std::optional<LinearGrads> get(bool take) {
-    const std::lock_guard lock(mutex_);
-    if (!take) return grads_;
-    return std::exchange(grads_, std::nullopt);
-  }
-
- private:
-  std::mutex mutex_;  // several passes may run at once
-  std::optional<LinearGrads> grads_;
-};
-
-bool is_one(const Tensor& g) { return g.device().is_cpu() && g.item_scalar().to<double>() == 1; }
-
 // The loss of arguments that are checked. `wide`: losses are float32 if the logits are of a half type.
 Tensor loss_of_linear(const In& x, const In& weight, const In& bias, const In& target,
                       const CrossEntropyOptions& options, bool wide);
@@ -314,12 +371,12 @@ Tensor loss_of_linear(const In& x, const In& weight, const In& bias, const In& t
   const Tensor divisor = divisor_of(r, o, loss_type);
   std::shared_ptr<MadeAhead> ahead;
   Tensor unit;
-  if (options.reduction != Reduction::kNone && t != kFloat16 && detail::wants_record({x, weight, bias})) {
-    unit =
-        divisor.defined() ? launch::unary(Unary::kRdivScalar, divisor, 1) : formula::number_like(losses, 1);
+  if (may_be_made_ahead(o) && t != kFloat16 && detail::wants_record({x, weight, bias})) {
+    unit = unit_gradient(losses, divisor);
     ahead = std::make_shared<MadeAhead>(forward_with_gradients(l, losses, log_sums, unit, x->requires_grad(),
                                                                weight->requires_grad(),
-                                                               bias->defined() && bias->requires_grad()));
+                                                               bias->defined() && bias->requires_grad())
+                                            .list());
   } else {
     const Tensor space = l.workspace();
     l.each_block([&](int64_t start, int64_t n) { l.losses_of(space, start, n, losses, log_sums); });
@@ -327,23 +384,10 @@ Tensor loss_of_linear(const In& x, const In& weight, const In& bias, const In& t
   Tensor y = reduce_plain(losses, divisor, r, o);
   return record(
       name, y, {x, weight, bias},
-      [x = Saved(x), w = Saved(weight), b = Saved(bias), target = Saved(r.target), log_sums, o, t, loss_type,
-       divisor, ahead, unit](const Tensor& g, Needs needs) -> GradList {
-        const bool one = ahead && is_one(g);
-        const auto scaled = [&](const LinearGrads& d) -> GradList {
-          if (one) return {d.x, d.w, d.b};
-          const auto times = [&](const Tensor& part) {  // in one pass, also for a part of a half type
-            if (!part.defined()) return Tensor();
-            const Tensor y = empty(part.sizes(), {.dtype = part.dtype(), .device = part.device()});
-            if (y.numel() != 0)
-              launch::backend_of(y).binary(context(), Binary::kMul, 1, 0, part.view_of(),
-                                           launch::expand_view(g, y.sizes()), y.view_of());
-            return y;
-          };
-          return {times(d.x), times(d.w), times(d.b)};
-        };
+      [x = Saved(x), w = Saved(weight), b = Saved(bias), target = Saved(r.target), sums = Saved(log_sums), o,
+       t, loss_type, divisor, ahead, unit](const Tensor& g, Needs needs) -> GradList {
         if (ahead && !grad_enabled())
-          if (const auto d = ahead->get(one)) return scaled(*d);
+          if (auto made = ahead->of(g)) return *std::move(made);
         const Tensor v = x.get(), m = w.get(), c = b.defined() ? b.get() : Tensor(), ids = target.get();
         if (grad_enabled()) {
           return formula::composed_backward(
@@ -355,13 +399,13 @@ Tensor loss_of_linear(const In& x, const In& weight, const In& bias, const In& t
         }
         const LinearLoss again{launch::contiguous(launch::cast(v, t)), launch::contiguous(launch::cast(m, t)),
                                c.defined() ? launch::contiguous(launch::cast(c, t)) : Tensor(), ids, o};
+        const Tensor log_sums = sums.get();
         if (ahead) {
           const Tensor losses = launch::zeros({again.rows()}, loss_type, v.device());
-          return scaled(forward_with_gradients(again, losses, log_sums, unit, needs[0], needs[1], needs[2]));
+          return times(
+              g, forward_with_gradients(again, losses, log_sums, unit, needs[0], needs[1], needs[2]).list());
         }
-        const LinearGrads given =
-            gradients_again(again, log_sums, scaled_gradient(g, divisor, loss_type), needs);
-        return {given.x, given.w, given.b};
+        return gradients_again(again, log_sums, scaled_gradient(g, divisor, loss_type), needs).list();
       });
 }
 

@@ -93,7 +93,8 @@ struct CrossEntropyOptions {
 /// Shape: x [N, C], [C] or [N, C, ..], target [N], [] or [N, ..], int64 or int32. Grad: -g * weight[t] at t.
 /// Throws: as cross_entropy; ValueError unless label_smoothing is 0.
 WEFT_API Tensor nll_loss(Fp32Arg x, In target, const CrossEntropyOptions& options = {});
-/// nll_loss of log_softmax in one pass each way.
+/// nll_loss of log_softmax in one pass each way. On the CPU, forward also makes the gradient of a recorded
+/// mean or sum of float32 or float64, in memory of the logits' size. Backward then has no pass.
 /// Shape: logits [N, C], [C] or [N, C, ..], target [N], [] or [N, ..], int64 or int32.
 /// Grad: g * weight[t] * (softmax - smoothed target).
 /// Throws: IndexError for a target outside [0, C) other than ignore_index. ShapeError for a target or weight

@@ -215,9 +215,9 @@ GOALS = [
              "in cache (71.6 to 63.6 ms), our tile for them (68.0), tiles of 14 rows (120 of 155 GFLOP/s)"),
     Goal("cross-entropy 700 x 10000, both ways", "cross_entropy_700x10000", copies(56e6),
          either(ahead(4), near(1.3)),
-         why="forward and backward each read the logits and take the exponential of each; tried: four places "
-             "of a row side by side (4.74 to 4.91 and 4.81 to 4.97 ms), stores past the caches (4.80 to 4.93 "
-             "and 5.04)"),
+         why="by perf 39 % of the time was the first read of the logits, 45 % their exponentials; tried: the "
+             "gradient made in forward (2.8 to 2.05 ms), the next block fetched beside the exponentials of "
+             "this one (2.05 to 1.64), memory of the gradient fetched too (1.63 to 1.68)"),
     Goal("SGD over 25M floats", "Sgd/1/real_time", row("floor/sgd"), share_of_floor(0.95), pairs=True,
          why=STEP),
     Goal("SGD with momentum over 25M floats", "SgdMomentum/1/real_time", row("floor/momentum"),

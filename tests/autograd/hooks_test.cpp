@@ -167,6 +167,7 @@ TEST(SavedTensorHooks, results_that_only_backward_needs_go_through_them_too) {
   EXPECT_EQ(packed([&] { return std(x); }), 3);
   EXPECT_EQ(packed([&] { return layer_norm(x, {3}); }), 3);
   EXPECT_EQ(packed([&] { return cross_entropy(reshape(x, {1, 3}), row); }), 3);
+  EXPECT_EQ(packed([&] { return linear_cross_entropy(reshape(x, {1, 3}), ones({2, 3}), Tensor(), row); }), 4);
   EXPECT_EQ(packed([&] { return clone(x).clamp_(2, 5); }), 1);
   EXPECT_EQ(values(x.grad()), (Numbers{0, 1, 0}));
 }

@@ -15,7 +15,7 @@ using test::error_of;
 using test::has;
 using Numbers = std::vector<double>;
 
-Numbers list(const Tensor& x) { return x.to_vector<double>(); }
+Numbers numbers_in(const Tensor& x) { return x.to_vector<double>(); }
 Tensor positions(std::initializer_list<double> at) { return tensor(at, {.dtype = kInt64}); }
 
 TEST(Writes, a_copy_shares_no_memory_with_its_source) {
@@ -39,11 +39,11 @@ TEST(Writes, an_index_of_whole_dims_is_a_view_with_a_handle_of_its_own) {
     const Tensor h = x * 2, y = h.index(at);
     EXPECT_TRUE(y.shares_storage(h));
     EXPECT_FALSE(y.is_same(h));
-    EXPECT_EQ(list(grad({y.sum()}, {x})[0]), (Numbers{2, 2, 2, 2}));
+    EXPECT_EQ(numbers_in(grad({y.sum()}, {x})[0]), (Numbers{2, 2, 2, 2}));
   }
   const Tensor h = x.detach() * 2;
   EXPECT_FALSE(x[Slice()].is_same(x));
-  EXPECT_EQ(list(h.t().index({Slice()})), (Numbers{2, 6, 4, 8}));
+  EXPECT_EQ(numbers_in(h.t().index({Slice()})), (Numbers{2, 6, 4, 8}));
   EXPECT_EQ(h.expand({3, 2, 2}).index({Slice()}).strides(), (Shape{0, 2, 1}));
   Tensor number = scalar_tensor(3);
   number.index({}).add_(1);
@@ -76,7 +76,7 @@ TEST(Writes, overlapping_memory_of_two_tensors_is_read_before_it_is_written) {
     a[3] = 8;
     const Tensor factor = c.clone();
     quotient ? b.div_(c) : b.mul_(c);
-    EXPECT_EQ(list(grad({b.sum()}, {x})[0]), list(quotient ? 1 / factor : factor));
+    EXPECT_EQ(numbers_in(grad({b.sum()}, {x})[0]), numbers_in(quotient ? 1 / factor : factor));
   }
 }
 
@@ -85,17 +85,17 @@ TEST(Writes, every_compound_assignment_by_a_mask_or_positions_reaches_x) {
   for (const Tensor& i : {mask, at}) {
     Tensor x = positions({12, 12, 12});
     x[i] &= t;
-    EXPECT_EQ(list(x), (Numbers{4, 12, 4}));
+    EXPECT_EQ(numbers_in(x), (Numbers{4, 12, 4}));
     x[i] |= t;
-    EXPECT_EQ(list(x), (Numbers{6, 12, 5}));
+    EXPECT_EQ(numbers_in(x), (Numbers{6, 12, 5}));
     x[i] ^= positions({1, 1});
-    EXPECT_EQ(list(x), (Numbers{7, 12, 4}));
+    EXPECT_EQ(numbers_in(x), (Numbers{7, 12, 4}));
     x[i] += t, x[i] -= 1, x[i] *= 2;
-    EXPECT_EQ(list(x), (Numbers{24, 12, 16}));
+    EXPECT_EQ(numbers_in(x), (Numbers{24, 12, 16}));
     auto named = x[i];
     named &= positions({0, 0});
-    EXPECT_EQ(list(x), (Numbers{24, 12, 16}));
-    EXPECT_EQ(list(named), (Numbers{0, 0}));
+    EXPECT_EQ(numbers_in(x), (Numbers{24, 12, 16}));
+    EXPECT_EQ(numbers_in(named), (Numbers{0, 0}));
   }
 }
 
@@ -116,15 +116,15 @@ TEST(Writes, an_assignment_to_a_copy_that_nothing_else_holds_is_refused) {
   refused([&] { (grown + 0)[Slice(0, 1)] = x[0][0]; });
   refused([&] { x[first][0] = 5; });
   refused([&] { x.t().reshape({4}) = 5; });
-  EXPECT_EQ(list(x), (Numbers{1, 2, 3, 4}));
+  EXPECT_EQ(numbers_in(x), (Numbers{1, 2, 3, 4}));
 
   x[0] = 5, x.t()[1] = x[1], x[0][first] = tensor({6, 8}), x.t()[first] += 0, x.reshape({4})[3] = 9;
   x[Slice(1, 2)][0][0] = 8;
-  EXPECT_EQ(list(x), (Numbers{6, 8, 8, 9}));
+  EXPECT_EQ(numbers_in(x), (Numbers{6, 8, 8, 9}));
   x.contiguous() = 1, x.to(kFloat32) = x, x.index({0, Slice()}) = 2;
-  EXPECT_EQ(list(x), (Numbers{2, 2, 1, 1}));
+  EXPECT_EQ(numbers_in(x), (Numbers{2, 2, 1, 1}));
   x.index({first, 0}) = 3, x.index({first, 1}) = first.to(kFloat32);
-  EXPECT_EQ(list(x), (Numbers{3, 0, 3, 1}));
+  EXPECT_EQ(numbers_in(x), (Numbers{3, 0, 3, 1}));
   float a[] = {1, 2};
   from_blob(a, {2}) = 7;
   from_blob(a, {2})[0] = 3;
@@ -132,8 +132,8 @@ TEST(Writes, an_assignment_to_a_copy_that_nothing_else_holds_is_refused) {
   EXPECT_EQ(a[1], 7);
   const Tensor h = grown * 1;
   h[0] = 4;
-  EXPECT_EQ(list(h), (Numbers{4, 1}));
-  EXPECT_EQ(list(grad({h.sum()}, {grown})[0]), (Numbers{0, 1}));
+  EXPECT_EQ(numbers_in(h), (Numbers{4, 1}));
+  EXPECT_EQ(numbers_in(grad({h.sum()}, {grown})[0]), (Numbers{0, 1}));
   Tensor none;
   EXPECT_TRUE(has(error_of<ValueError>([&] { std::move(none) = 3; }), "fill_"));
 }
@@ -154,11 +154,11 @@ TEST(Writes, a_mask_without_dims_is_a_new_dim_of_one_place_or_none) {
   EXPECT_EQ(m[no].sizes(), (Shape{0, 2, 2}));
   EXPECT_EQ(m.index({0, yes}).sizes(), (Shape{1, 2}));
   EXPECT_EQ(m.index({yes, positions({1, 0, 1})}).sizes(), (Shape{3, 2}));
-  EXPECT_EQ(list(grad({m[yes].sum() + m[no].sum()}, {m})[0]), (Numbers{1, 1, 1, 1}));
+  EXPECT_EQ(numbers_in(grad({m[yes].sum() + m[no].sum()}, {m})[0]), (Numbers{1, 1, 1, 1}));
   Tensor y = m * 1;
   y.index_put_({1, yes}, tensor({{7., 8.}}));
-  EXPECT_EQ(list(y), (Numbers{1, 2, 7, 8}));
-  EXPECT_EQ(list(grad({y.sum()}, {m})[0]), (Numbers{1, 1, 0, 0}));
+  EXPECT_EQ(numbers_in(y), (Numbers{1, 2, 7, 8}));
+  EXPECT_EQ(numbers_in(grad({y.sum()}, {m})[0]), (Numbers{1, 1, 0, 0}));
 }
 
 TEST(Writes, subtracting_a_number_in_place_is_sub) {
@@ -166,7 +166,7 @@ TEST(Writes, subtracting_a_number_in_place_is_sub) {
     const Tensor x = tensor({0, 3}, {.dtype = t});
     Tensor y = x.clone();
     y -= 1;
-    EXPECT_EQ(list(y), list(x - 1)) << to_string(t);
+    EXPECT_EQ(numbers_in(y), numbers_in(x - 1)) << to_string(t);
   }
   Tensor byte = zeros({1}, {.dtype = kUInt8});
   byte -= 1;
@@ -178,7 +178,7 @@ TEST(Writes, subtracting_a_number_in_place_is_sub) {
   EXPECT_EQ(wide.item<int64_t>(), std::numeric_limits<int64_t>::max());
   Tensor half = full({1}, 1, {.dtype = kFloat16});
   half -= 1e5;
-  EXPECT_EQ(list(half), list(full({1}, 1, {.dtype = kFloat16}) - 1e5));
+  EXPECT_EQ(numbers_in(half), numbers_in(full({1}, 1, {.dtype = kFloat16}) - 1e5));
   EXPECT_TRUE(has(error_of<DTypeError>([&] { byte -= 300; }), "sub_: the number 300"));
   EXPECT_TRUE(has(error_of<DTypeError>([] { ones({1}, {.dtype = kBool}).sub_(1); }), "sub_"));
 }
@@ -188,7 +188,7 @@ TEST(Writes, a_gradient_in_memory_that_is_only_read_is_replaced_by_the_sum) {
   const Tensor p = ones({2}, {.requires_grad = true});
   p.set_grad(from_blob(g, {2}));
   (p * 3).sum().backward();
-  EXPECT_EQ(list(p.grad()), (Numbers{4, 5}));
+  EXPECT_EQ(numbers_in(p.grad()), (Numbers{4, 5}));
   EXPECT_EQ(g[0], 1);
   EXPECT_EQ(g[1], 2);
 }

@@ -171,11 +171,21 @@ template <class T> void check_cross_entropy(int64_t rows, int64_t count, const E
   cpu().cross_entropy(c, x.view(), target.view(), w, e.ignore, e.smoothing, loss.view(), log_sums.view());
   cpu().cross_entropy_backward(c, x.view(), log_sums.view(), target.view(), w, e.ignore, e.smoothing,
                                g.view(), dx.view());
+  Array<T> loss_of_both({rows}), dx_of_both({rows, count}, e.strides);
+  Array<std::conditional_t<std::is_same_v<T, double>, double, float>> sums_of_both({rows, 2});
+  const bool both = cpu().cross_entropy_both(c, x.view(), target.view(), w, e.ignore, e.smoothing, g.view(),
+                                             loss_of_both.view(), sums_of_both.view(), dx_of_both.view());
+  ASSERT_EQ(both, !is_half(dtype_of<T>));
   const double close = tolerance<T>(100);
   for (int64_t r = 0; r < rows; ++r) {
     const std::vector<double> row = row_of(x, r, count);
     const double whole = lse_of(row);
     const int64_t t = target[r];
+    if (both) {
+      ASSERT_NEAR(loss_of_both.at(r), loss.at(r), close) << r;
+      ASSERT_EQ(sums_of_both.at(2 * r), log_sums.at(2 * r)) << r;
+      ASSERT_NEAR(sums_of_both.at(2 * r + 1), log_sums.at(2 * r + 1), close) << r;
+    }
     const auto weight_of = [&](int64_t k) { return e.weighted ? weight.at(k) : 1.0; };
     double want = 0, total = 0;
     if (t != e.ignore) {
@@ -194,13 +204,16 @@ template <class T> void check_cross_entropy(int64_t rows, int64_t count, const E
       if (t == k) d -= (1 - e.smoothing) * weight_of(k);
       if (t == e.ignore) d = 0;
       ASSERT_NEAR(dx.at(r * count + k), g.at(r) * d, close) << r << " " << k;
+      if (both) {
+        ASSERT_NEAR(dx_of_both.at(r * count + k), g.at(r) * d, close) << r << " " << k;
+      }
     }
   }
 }
 
 TEST(Rows, cross_entropy_and_its_backward_match_the_formulas) {
   each_isa([] {
-    for (int64_t count : {1, 2, 5, 16, 37, 2053})
+    for (int64_t count : {1, 2, 5, 16, 37, 2053, 4097})
       for (double smoothing : {0.0, 0.1})
         for (bool weighted : {false, true}) {
           check_cross_entropy<float>(5, count, {smoothing, weighted});
@@ -244,6 +257,9 @@ TEST(Rows, a_target_out_of_range_is_named_and_nothing_is_written) {
     }
     EXPECT_THROW(cpu().cross_entropy_backward(c, x.view(), log_sums.view(), target.view(), {}, -100, 0,
                                               loss.view(), dx.view()),
+                 IndexError);
+    EXPECT_THROW(cpu().cross_entropy_both(c, x.view(), target.view(), {}, -100, 0, loss.view(), loss.view(),
+                                          log_sums.view(), dx.view()),
                  IndexError);
     for (int64_t r = 0; r < 3; ++r) {
       EXPECT_EQ(loss.at(r), 4);

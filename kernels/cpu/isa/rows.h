@@ -136,13 +136,15 @@ template <class T> WEFT_INLINE T max_row(int64_t count, const T* x) {
   return result;
 }
 
-/// y[k] = exp(x[k] - top) for a top that no x exceeds; returns their sum. y may be x.
-template <class T> WEFT_INLINE T exp_row(int64_t count, const T* x, T top, T* y) {
+/// y[k] = exp(x[k] - top) for a top that no x exceeds; returns their sum. y may be x. The caches get `count`
+/// numbers at `next` meanwhile, if it is not null.
+template <class T> WEFT_INLINE T exp_row(int64_t count, const T* x, T top, T* y, const T* next = nullptr) {
   Vec<T> sum[2] = {};
   int64_t k = 0;
   for (; k + 2 * kLanes<T> <= count; k += 2 * kLanes<T>)
 #pragma GCC unroll 2
     for (int u = 0; u < 2; ++u) {
+      if (next) __builtin_prefetch(next + k + u * kLanes<T>);
       const Vec<T> e = vexp_below<T>(load(x + k + u * kLanes<T>) - top);
       store(y + k + u * kLanes<T>, e);
       sum[u] += e;
