@@ -61,12 +61,13 @@ CallId Caller::start(Life to, Kind kind, Message message, const CallOptions& cal
     return {};
   }
   Peer& p = peers_.of(to);
-  core_.interceptors.each(
-      [&](Interceptor& i) { i.request_sending(core_.owner, p.life(), kind, call_options.what, message); });
   try {
+    core_.interceptors.each(
+        [&](Interceptor& i) { i.request_sending(core_.owner, p.life(), kind, call_options.what, message); });
     devices_.seal_for(p, message);
   } catch (...) {  // for example, no memory for the copies of its tensors
     discard(p, kind, message);
+    peers_.give_up(p.life());
     throw;
   }
 
@@ -156,6 +157,7 @@ CallId Caller::start(Life to, Kind kind, Message message, const CallOptions& cal
   if (refused) {
     discard(p, kind, call.message);
     release(p, call, 0);
+    peers_.give_up(p.life());  // if of() has made it for this call
     call.sink->on_error(std::move(refused));
     return {};
   }

@@ -1,5 +1,7 @@
 // References when a worker dies and a successor takes its place. News and messages of the old life do not
 // touch the new one. References to the old life's values never reach the new one.
+#include <weft/distributed/rpc/inner/agent_impl.h>
+
 #include "rref/world.h"
 
 namespace {
@@ -95,6 +97,19 @@ TEST(RRefLives, a_call_to_a_life_that_nobody_is_told_of_ends_with_its_loss_after
   EXPECT_FALSE(c.agent(0)->is_lost(WorkerId{1}));
   EXPECT_TRUE(c.agent(0)->is_lost({WorkerId{0}, Incarnation{999}}));  // it is worker 0 itself
   c.run(0, [] { EXPECT_EQ(remote<Cell>("worker1", 1).rpc_sync<&Cell::get>(), 1); });
+}
+
+/// Refuses every call.
+struct Refusing final : Interceptor {
+  void request_sending(Agent&, Life, Kind, const char*, Message&) override { throw ValueError("refused"); }
+};
+
+TEST(RRefLives, a_call_that_was_refused_leaves_no_life_that_nobody_is_told_of) {
+  Cluster c(short_lease(2));
+  c.agent(0)->add_interceptor(std::make_shared<Refusing>());
+  for (uint64_t i = 0; i < 3; ++i)
+    EXPECT_THROW(c.agent(0)->call({WorkerId{1}, {999 + i}}, Kind::kUser, {}), ValueError);
+  EXPECT_EQ(c.agent(0)->impl().peers.shown().size(), 2U);
 }
 
 TEST(RRefLives, a_successor_that_a_worker_is_told_of_after_a_lease_serves_it_from_then_on) {
