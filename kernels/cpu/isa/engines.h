@@ -22,13 +22,10 @@ inline constexpr EngineRow kNoEngine{GemmEngine::kTile, false, 1, 0, 1, 0};
 #if defined(__AVX512F__)
 inline constexpr EngineRow kEngineRows[] = {
     kNoEngine,
-    {GemmEngine::kOnednn, false, 1, 1, 16385, 262144},    // 1.37 times as fast as the tiles
-    {GemmEngine::kOnednn, false, 2, 8, 262145, kAny},     // 1.09 times as fast as the tiles
-    {GemmEngine::kOnednn, false, 33, 512, 262145, kAny},  // 1.09 to 1.10 times as fast as the tiles
 };
 #elif defined(__AVX2__)
 inline constexpr EngineRow kEngineRows[] = {
-    kNoEngine, {GemmEngine::kOnednn, false, 17, 96, 262145, kAny},  // 1.09 to 1.12 times as fast as the tiles
+    kNoEngine,
 };
 #else
 inline constexpr EngineRow kEngineRows[] = {kNoEngine};

@@ -1,6 +1,6 @@
-// Divides a product into tasks and calls an engine for each. Small products and products with few rows use
-// the operands in place. Larger products pack blocks of b that stay in cache, one after the other. A weight
-// may have a kept pack of all its blocks (packed_b.h).
+// Divides a product into tasks and calls an engine for each. A row-major b is used in place, and a transposed
+// one for few rows. Else blocks of b that stay in cache are packed, one after the other. A weight may have a
+// kept pack of all its blocks (packed_b.h).
 #include <weft/kernels/cpu/isa/gemm.h>
 
 #include <algorithm>
@@ -23,13 +23,11 @@ inline constexpr int64_t kTaskWork = 1 << 20;
 inline constexpr int64_t kTasksWanted = 32;  // enough to keep many threads busy evenly
 // a library packs b anew in every task: with many columns, cut those instead
 inline constexpr int64_t kLibraryRows = 1024;
-// Rows of a up to which packing costs more than it saves.
-inline constexpr int64_t kDirectRows = 48;        // b row-major
-inline constexpr int64_t kDirectRowsOfPack = 24;  // the same where a pack may be kept
-inline constexpr int64_t kCachedBytes = 1 << 20;  // up to here b counts as one without a pack
-inline constexpr int64_t kDotRows =
-    kVecBytes == 64 ? 12 : 24;                    // b transposed; twice as many where it is cached
-inline constexpr int64_t kDirectBytes = 1 << 15;  // of b, for any rows of a transposed a: in the first level
+// Rows of a up to which a pack costs more than it saves, even a kept one.
+inline constexpr int64_t kDirectRowsOfPack = 24;                // b row-major
+inline constexpr int64_t kCachedBytes = 1 << 20;                // up to here b counts as one without a pack
+inline constexpr int64_t kDotRows = kVecBytes == 64 ? 12 : 24;  // b transposed; twice as many where cached
+inline constexpr int64_t kFewRows = 48;                         // the same where b is cached, and for tasks
 
 /// The partition of c: parts of rows, and parts of columns in whole panels.
 struct Partition {
@@ -120,7 +118,8 @@ template <class T> Partition packed_partition(int64_t m, int64_t n, int64_t k) {
 template <class T>
 void direct_gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int64_t c_row,
                  Finish<T> finish, bool relu) {
-  const Partition partition = m <= kDirectRows ? Partition(m, n, k, kPanel<T>) : packed_partition<T>(m, n, k);
+  const bool few = m <= kFewRows && num_threads() > 1;
+  const Partition partition = few ? Partition(m, n, k, kPanel<T>) : packed_partition<T>(m, n, k);
   each_task(partition.rows.count * partition.panels.count, [&](int64_t task) {
     const int64_t part = task / partition.panels.count, i = partition.rows.begin(part);
     const int64_t j = partition.first(task % partition.panels.count), rows = partition.rows.size(part),
@@ -128,20 +127,20 @@ void direct_gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T*
     Finish<T> f = finish;
     if (f.bias) f.bias += j;
     T* const to = c + i * c_row + j;
-    multiply_direct(rows, columns, k, a.from(i, 0), b.from(0, j), to, c_row, f);
-    if (relu) positive_part(rows, columns, to, c_row);
+    multiply_direct(rows, columns, k, a.from(i, 0), b.from(0, j), to, c_row, f, relu);
   });
 }
 
 template <class T>
 void packed_gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int64_t c_row,
                  Finish<T> finish, bool relu) {
+  KeptB<T> kept(b, k, n);
+  if (b.col == 1 && !kept.get()) return direct_gemm(m, n, k, a, b, c, c_row, finish, relu);
   const Partition partition = packed_partition<T>(m, n, k);
   const Parts &rows = partition.rows, &panels = partition.panels;
-  KeptB<T> kept(b, k, n);
-  // Several tasks read a kept pack, and the rows of a where columns are divided: both are packed first.
+  // Several tasks read a kept pack, and a pack of a where columns are divided: both are made first.
   const int64_t fills = kept.get() && !kept.is_filled() ? panels.count : 0;
-  const int64_t shared = panels.count > 1 ? rows.count : 0;
+  const int64_t shared = panels.count > 1 && !is_read_in_place(a, m, n) ? rows.count : 0;
   const Scratch<T> strips(shared > 0 ? m * k : 0);
   each_task(fills + shared, [&](int64_t task) {
     if (task < fills) return pack_b(kept.get(), b, k, n, partition.first(task), partition.last(task));
@@ -166,9 +165,8 @@ void tile_gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c
     return direct_gemm<T>(1, m, k, b.transposed(), a.transposed(), c, m, finish, relu);
   const bool row_major = b.col == 1, dots = b.row == 1 && a.col == 1;
   const int64_t bytes = n * k * int64_t{sizeof(T)};
-  const bool may_be_kept = bytes > kCachedBytes && packs::may_be_watched(b.data);
-  if ((row_major && m <= (may_be_kept ? kDirectRowsOfPack : kDirectRows)) ||
-      (row_major && a.row == 1 && bytes <= kDirectBytes) ||
+  const int64_t few = bytes > kCachedBytes ? kDirectRowsOfPack : kFewRows;
+  if ((row_major && (m <= few || !packs::may_be_watched(b.data))) ||
       (dots && (m <= (bytes > kCachedBytes ? kDotRows : 2 * kDotRows) || m * n * k <= 4096)))
     return direct_gemm(m, n, k, a, b, c, c_row, finish, relu);
   packed_gemm(m, n, k, a, b, c, c_row, finish, relu);
@@ -219,6 +217,7 @@ void gemm_here(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c
     const GemmEngine taken = engine == GemmEngine::kAuto ? engine_for(m, n, k, b.col != 1) : engine;
     if (taken != GemmEngine::kTile && k > 0) return library_task(taken, m, n, k, a, b, c, c_row, finish);
   }
+  if (b.col == 1) return multiply_direct(m, n, k, a, b, c, c_row, finish);
   const Parts rows(m, kTaskRows);
   for (int64_t part = 0; part < rows.count; ++part) {
     const int64_t i = rows.begin(part);

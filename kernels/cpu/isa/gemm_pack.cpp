@@ -152,7 +152,7 @@ template <class T> WEFT_INLINE void copy_few(T* to, const T* from, int64_t count
 /// Packs kc columns of a by strips. Where columns are contiguous, several strips read each column in turn. So
 /// a page is used for the rows of more than one strip.
 template <class T> void pack_strips(T* dst, Operand<T> a, const Parts& strips, int64_t kc) {
-  constexpr int64_t kTogether = 16;
+  constexpr int64_t kTogether = 16, kFetchColumns = 16;
   const int64_t together = a.row == 1 ? kTogether : 1;
   for (int64_t first = 0; first < strips.count; first += together) {
     const int64_t last = strips.count - first < together ? strips.count : first + together;
@@ -165,6 +165,7 @@ template <class T> void pack_strips(T* dst, Operand<T> a, const Parts& strips, i
       int64_t i = strips.begin(first);
       for (int64_t s = first; s < last; ++s) {
         const int64_t rows = strips.size(s);
+        __builtin_prefetch(a.at(i, p + kFetchColumns) + rows - 1);
         copy_few(dst + i * kc + p * rows, a.at(i, p), rows);
         i += rows;
       }
