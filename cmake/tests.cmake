@@ -90,7 +90,7 @@ foreach(folder ${groups})
     list(APPEND sources ${tests}/cuda/matmul_test.cpp ${tests}/cuda/recurrent_test.cpp
       ${tests}/cuda/shared/language_model_test.cpp ${tests}/simt/matmul_test.cpp ${tests}/simt/rnn_test.cpp)
   endif()
-  if(NOT sources OR group MATCHES "^(support|plugin|no_lane)$"
+  if(NOT sources OR group MATCHES "^(support|plugin|no_lane|cudnn_plans)$"
      OR (group STREQUAL "cuda" AND NOT WEFT_HAVE_CUDA))
     continue()
   endif()
@@ -307,6 +307,7 @@ if(CMAKE_BUILD_TYPE STREQUAL "Tsan")
 endif()
 
 include(cmake/plugin_test.cmake)
+include(cmake/cudnn_plans.cmake)
 if(WEFT_HAVE_DISTRIBUTED AND NOT CMAKE_BUILD_TYPE MATCHES "^(Asan|Tsan)$")
   include(cmake/no_lane.cmake)
 endif()

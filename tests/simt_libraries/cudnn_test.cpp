@@ -6,6 +6,7 @@
 #include <cmath>
 #include <memory>
 
+#include <weft/kernels/cuda/toolkit/attention_graph.h>
 #include <weft/kernels/cuda/toolkit/cudnn.h>
 #include "support/errors.h"
 #include "support/libraries/libraries.h"
@@ -265,6 +266,55 @@ TEST(EmulatedCudnn, refuses_descriptions_that_do_not_fit) {
   EXPECT_EQ(describe(CUDNN_DATA_DOUBLE, CUDNN_DATA_FLOAT, CUDNN_FMA_MATH, 1), CUDNN_STATUS_NOT_SUPPORTED);
   EXPECT_EQ(describe(CUDNN_DATA_DOUBLE, CUDNN_DATA_DOUBLE, CUDNN_TENSOR_OP_MATH, 1),
             CUDNN_STATUS_NOT_SUPPORTED);
+}
+
+/// Calls f(attributes of a tensor) and returns the error's text.
+template <class F> std::string error_of_tensor(const F& f) {
+  cudnn::GraphNode node(lib(), CUDNN_BACKEND_TENSOR_DESCRIPTOR, "a tensor");
+  return test::error_of<CudaError>([&] { f(node); });
+}
+
+TEST(EmulatedCudnn, graphs_refuse_descriptions_that_do_not_fit) {
+  const std::string set = "cudnnBackendSetAttribute of a tensor: CUDNN_STATUS_BAD_PARAM",
+                    finish = "cudnnBackendFinalize of a tensor: CUDNN_STATUS_BAD_PARAM";
+  const int64_t number = 3;
+  EXPECT_TRUE(test::has(
+      error_of_tensor([&](auto& node) { node.set(CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_DATA_FLOAT); }), set));
+  EXPECT_TRUE(test::has(
+      error_of_tensor([&](auto& node) { node.set(CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_DATA_FLOAT); }), set));
+  EXPECT_TRUE(test::has(error_of_tensor([&](auto& node) {
+                          node.set(CUDNN_ATTR_TENSOR_DIMENSIONS, {&number, 1});
+                        }),
+                        set));
+  EXPECT_TRUE(test::has(error_of_tensor([&](auto& node) { node.finish(); }), finish));
+  EXPECT_TRUE(test::has(error_of_tensor([&](auto&) {
+                          cudnn::GraphNode(lib(), CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, "a convolution");
+                        }),
+                        "cudnnBackendCreateDescriptor of a convolution: CUDNN_STATUS_NOT_SUPPORTED"));
+  cudnn::Graph graph(lib());
+  const auto a = graph.memory(1, CUDNN_DATA_HALF, {1, 1, 8, 8}, {64, 64, 8, 1}),
+             b = graph.memory(2, CUDNN_DATA_HALF, {1, 1, 16, 8}, {128, 128, 8, 1}),
+             c = graph.between(CUDNN_DATA_FLOAT, {1, 1, 8, 8});
+  EXPECT_TRUE(test::has(test::error_of<CudaError>([&] { graph.multiply(a, b, c); }),
+                        "cudnnBackendFinalize of a product: CUDNN_STATUS_BAD_PARAM"));
+}
+
+TEST(EmulatedCudnn, has_engines_for_attention_alone) {
+  cudnnHandle_t handle = nullptr;
+  ASSERT_EQ(lib().cudnnCreate(&handle), CUDNN_STATUS_SUCCESS);
+  cudnn::Graph product(lib());
+  const auto a = product.memory(1, CUDNN_DATA_HALF, {1, 1, 8, 8}, {64, 64, 8, 1});
+  product.multiply(a, a, product.memory(2, CUDNN_DATA_HALF, {1, 1, 8, 8}, {64, 64, 8, 1}));
+  EXPECT_TRUE(test::has(test::error_of<CudaError>([&] { product.plan({.handle = handle}, 1 << 20, true); }),
+                        "none of 0"));
+  cudnn::AttentionSpec spec{.queries = 8, .keys = 8, .width = 8, .values = 8};
+  spec.q = spec.k = spec.v = {64, 64, 8, 1};
+  EXPECT_EQ(cudnn::attention_graph(lib(), spec).plan({.handle = handle}, 1 << 20, true).workspace, 256);
+  spec.v = {66, 66, 8, 1};
+  EXPECT_TRUE(test::has(test::error_of<CudaError>([&] {
+                          cudnn::attention_graph(lib(), spec).plan({.handle = handle}, 1 << 20, true);
+                        }),
+                        "none of 0"));
 }
 
 }  // namespace

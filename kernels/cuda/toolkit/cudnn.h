@@ -1,4 +1,5 @@
-// cuDNN, opened by the first recurrent layer that needs it. Its functions are members of the same name.
+// cuDNN, opened by the first attention or recurrent layer that needs it. Its functions are members of the
+// same name.
 #pragma once
 
 #include <cudnn.h>
@@ -35,7 +36,13 @@ namespace weft::cuda::cudnn {
   ROW(cudnnGetRNNWeightParams)       \
   ROW(cudnnRNNForward)               \
   ROW(cudnnRNNBackwardData_v8)       \
-  ROW(cudnnRNNBackwardWeights_v8)
+  ROW(cudnnRNNBackwardWeights_v8)    \
+  ROW(cudnnBackendCreateDescriptor)  \
+  ROW(cudnnBackendDestroyDescriptor) \
+  ROW(cudnnBackendSetAttribute)      \
+  ROW(cudnnBackendGetAttribute)      \
+  ROW(cudnnBackendFinalize)          \
+  ROW(cudnnBackendExecute)
 
 struct Library {
 #define WEFT_CUDNN_MEMBER(name) decltype(&::name) name = nullptr;

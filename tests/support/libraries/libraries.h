@@ -21,12 +21,14 @@ struct Settings {
   Refusal epilogues = Refusal::kNone;  ///< for cuBLASLt's products with an epilogue
   Refusal halves = Refusal::kNone;     ///< for its products of float16 and bfloat16
   Refusal products = Refusal::kNone;   ///< for all products
-  std::string fails;                   ///< name of a cuDNN function that returns CUDNN_STATUS_INTERNAL_ERROR
-  std::string refuses;                 ///< name of one that returns CUDNN_STATUS_NOT_SUPPORTED
-  std::string full;                    ///< name of one, or cublasLtCreate, that finds no memory
-  int64_t full_calls = 0;              ///< number of its next calls that find none
-  bool on_host = false;                ///< host memory is missing, not device memory
-  bool new_handles_wait = false;       ///< cuDNN waits for the device in the first calls on a handle
+  /// Names of cuDNN's functions; of cudnnBackendFinalize also "cudnnBackendFinalize: graph" and ": plan", of
+  /// cudnnBackendGetAttribute ": engines" (there are none) and ": ordered" (no engine repeats its bits).
+  std::string fails;              ///< name of one that returns CUDNN_STATUS_INTERNAL_ERROR
+  std::string refuses;            ///< name of one that returns CUDNN_STATUS_NOT_SUPPORTED
+  std::string full;               ///< name of one, or cublasLtCreate, that finds no memory
+  int64_t full_calls = 0;         ///< number of its next calls that find none
+  bool on_host = false;           ///< host memory is missing, not device memory
+  bool new_handles_wait = false;  ///< cuDNN waits for the device in the first calls on a handle
 };
 Settings& settings();
 
@@ -39,7 +41,9 @@ struct Counts {
   int64_t rnn_layers = 0;     ///< layers run by forward; two directions count as two
   int64_t weight_blocks = 0;  ///< queries for the place of a gate's weights
   int64_t dropout_sizes = 0;  ///< queries for the size of dropout's states
-  int64_t live = 0;           ///< descriptors made and not destroyed
+  int64_t attention_plans = 0, attention_forward = 0, attention_backward = 0;
+  int64_t live = 0;         ///< descriptors made and not destroyed
+  int64_t graph_nodes = 0;  ///< the same of graphs
 };
 Counts& counts();
 

@@ -3,7 +3,6 @@
 // the standard algorithm.
 #include <cudnn.h>
 
-#include <atomic>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include <weft/kernels/error.h>
+#include "support/libraries/cudnn/handle.h"
 #include "support/libraries/cudnn/rnn.h"
 #include "support/libraries/libraries.h"
 #include "support/simt/graph.h"
@@ -22,14 +22,6 @@
 using namespace weft::cuda::libraries;
 using weft::cuda::simt::Fault;
 
-struct cudnnContext {
-  int device;
-  cudaStream_t stream = nullptr;
-  std::atomic<bool> busy{false};
-  cudaStream_t recorded = nullptr;  // the stream of the last recorded call
-  std::weak_ptr<weft::cuda::simt::Recording> recording = {};
-  bool warm[4] = {};  // by kind of call
-};
 struct cudnnTensorStruct {
   cudnnDataType_t type = CUDNN_DATA_FLOAT;
   std::vector<int> sizes, strides;
@@ -52,22 +44,6 @@ struct cudnnRNNDataStruct {
 
 namespace {
 
-/// The scope of one call on a handle; a handle may serve one thread at a time.
-class Use {
- public:
-  Use(cudnnHandle_t handle, const char* call) : handle_(handle) {
-    if (!handle) throw Fault(weft::str(call, ": no handle"));
-    if (handle->device != weft::cuda::simt::current_device())
-      throw Fault(weft::str(call, ": the handle is another device's"));
-    if (handle->busy.exchange(true)) throw Fault(weft::str(call, ": another thread uses the handle"));
-  }
-  ~Use() { handle_->busy = false; }
-  Use(const Use&) = delete;
-
- private:
-  cudnnHandle_t handle_;
-};
-
 /// Issues the work of a call. cuDNN spreads it over internal streams of the handle. Streams that took part in
 /// a recording belong to it until it ends.
 void issue(cudnnHandle_t handle, const char* call, std::function<void()> work) {
@@ -78,18 +54,6 @@ void issue(cudnnHandle_t handle, const char* call, std::function<void()> work) {
   if (now) handle->recording = now, handle->recorded = handle->stream;
   weft::cuda::libraries::issue(handle->stream, call, std::move(work));
 }
-
-/// The status that a test's settings demand of the function.
-cudnnStatus_t asked(const char* call) {
-  if (finds_no_memory(call))
-    return settings().on_host ? CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED
-                              : CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED;
-  return settings().fails == call     ? CUDNN_STATUS_INTERNAL_ERROR
-         : settings().refuses == call ? CUDNN_STATUS_NOT_SUPPORTED
-                                      : CUDNN_STATUS_SUCCESS;
-}
-#define RETURN_ASKED(call) \
-  if (const cudnnStatus_t status = asked(call); status != CUDNN_STATUS_SUCCESS) return status
 
 /// Whether the first call of a kind on a handle may run now: it allocates, and waits if the settings say so.
 bool may_begin(const char* call) {
