@@ -18,7 +18,7 @@ list(REMOVE_DUPLICATES headers)
 
 file(GLOB files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/support/libraries/*.cpp)
 set(device_files cublaslt.cpp cudnn.cpp gemm.cpp rnn_cudnn.cpp rnn_cudnn_plan.cpp
-  cudnn_graph.cpp attention_graph.cpp)
+  cudnn_graph.cpp attention_graph.cpp attention_cudnn.cpp)
 list(TRANSFORM device_files PREPEND ${PROJECT_SOURCE_DIR}/kernels/cuda/toolkit/)
 weft_simt_unit(products ${PROJECT_SOURCE_DIR}/kernels/cuda/toolkit library_file cublaslt gemm)
 weft_simt_unit(recurrent ${PROJECT_SOURCE_DIR}/kernels/cuda/toolkit cudnn rnn_cudnn rnn_cudnn_plan)

@@ -69,9 +69,11 @@ struct AttentionViews {
   double scale = 1;
   bool causal = false;  ///< row i attends to keys 0 .. i
   View y;               ///< [B, H, L, F], contiguous
-  View stats;           ///< [B, H, L, 2], contiguous, of accumulate_type(q's dtype), for backward
-  View dy;              ///< y's sizes, dense rows
-  View dq, dk, dv;      ///< contiguous, each may be absent
+  /// [B, H, L, Backend::attention_stats], contiguous, of accumulate_type(q's dtype), for backward; absent if
+  /// that number is 0.
+  View stats;
+  View dy;          ///< y's sizes, dense rows
+  View dq, dk, dv;  ///< contiguous, each may be absent
 };
 
 /// One direction of one recurrent layer over a whole sequence. Gate order: LSTM i f g o, GRU r z n; G gates
@@ -227,6 +229,10 @@ class WEFT_API Backend {
   /// Whether this backend has kernels for attention in dtype `t` with heads of E = width and F = values
   /// numbers; callers compose it otherwise.
   virtual bool has_attention(DType /*t*/, int64_t /*width*/, int64_t /*values*/) const { return false; }
+  /// Numbers per row that attention() keeps for a backward of these views, of which stats and gradients may
+  /// be absent. 2 by default: the maximum and 1 / sum of the exponentials. cuDNN keeps the logarithm of the
+  /// sum, or none if no backward `follows`; both calls distinguish the implementations by that number.
+  virtual int64_t attention_stats(Context&, const AttentionViews&, bool /*follows*/) { return 2; }
   /// y = softmax(scale q k^T + mask) v, and stats; a row without a key is 0.
   virtual void attention(Context&, const AttentionViews&) = 0;
   virtual void attention_backward(Context&, const AttentionViews&) = 0;

@@ -1,5 +1,5 @@
-// The settings of cuda_settings.h, as atomics: any thread may change them. The defaults of use_cudnn and
-// recurrent_wavefront are read from the environment at the first use.
+// The settings of cuda_settings.h, as atomics: any thread may change them. The defaults of use_cudnn,
+// cudnn_attention and recurrent_wavefront are read from the environment at the first use.
 #include <weft/kernels/cuda_settings.h>
 
 #include <atomic>
@@ -13,12 +13,20 @@
 namespace weft::cuda {
 
 namespace {
-std::atomic<bool> tf32{false}, dropout_of_cudnn{false};
+std::atomic<bool> tf32{false}, dropout_of_cudnn{false}, ordered{true};
 
 std::atomic<bool>& cudnn() {
   static std::atomic<bool> use = [] {
     const char* const set = std::getenv("WEFT_CUDNN");
     return set && std::string_view(set) == "1";
+  }();
+  return use;
+}
+
+std::atomic<bool>& attention() {
+  static std::atomic<bool> use = [] {
+    const char* const set = std::getenv("WEFT_CUDNN_ATTENTION");
+    return !set || std::string_view(set) != "0";
   }();
   return use;
 }
@@ -41,6 +49,10 @@ bool use_cudnn() noexcept { return cudnn().load(std::memory_order_relaxed); }
 void set_use_cudnn(bool use) noexcept { cudnn().store(use, std::memory_order_relaxed); }
 bool cudnn_dropout() noexcept { return dropout_of_cudnn.load(std::memory_order_relaxed); }
 void set_cudnn_dropout(bool use) noexcept { dropout_of_cudnn.store(use, std::memory_order_relaxed); }
+bool cudnn_attention() noexcept { return attention().load(std::memory_order_relaxed); }
+void set_cudnn_attention(bool use) noexcept { attention().store(use, std::memory_order_relaxed); }
+bool ordered_attention() noexcept { return ordered.load(std::memory_order_relaxed); }
+void set_ordered_attention(bool on) noexcept { ordered.store(on, std::memory_order_relaxed); }
 int recurrent_wavefront() noexcept { return wavefront().load(std::memory_order_relaxed); }
 void set_recurrent_wavefront(int chunks) {
   if (chunks < 0)

@@ -26,6 +26,21 @@ WEFT_API bool cudnn_dropout() noexcept;
 /// Sets it for later forward passes.
 WEFT_API void set_cudnn_dropout(bool use) noexcept;
 
+/// Whether attention of float16 and bfloat16 without a mask runs on cuDNN, 9.16 or newer, if it is found and
+/// takes the call; otherwise it runs on weft's kernels. On by default, unless WEFT_CUDNN_ATTENTION=0 is in
+/// the environment.
+WEFT_API bool cudnn_attention() noexcept;
+/// Sets it for later calls; a backward follows its own time's setting.
+WEFT_API void set_cudnn_attention(bool use) noexcept;
+
+/// Whether the gradients of attention repeat their bits on cuDNN too, as they do on weft's kernels. cuDNN
+/// then needs a workspace of one half per query, key and head; calls for which that is more than 2 GiB run on
+/// weft's kernels. If it is off, cuDNN adds the gradient of q in any order, and needs no such workspace. On
+/// by default.
+WEFT_API bool ordered_attention() noexcept;
+/// Sets it for later backward passes.
+WEFT_API void set_ordered_attention(bool ordered) noexcept;
+
 /// The number of chunks of time, or fewer, in which weft's kernels run a recurrent stack. While a layer works
 /// on a chunk, the next one works on the chunk before, on a second stream. This covers stacks of two or more
 /// layers in one direction; others, and all while it is 0, go layer by layer, as they do with use_cudnn().

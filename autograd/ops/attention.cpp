@@ -163,10 +163,16 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const Attention
         v);
   }
   Fused fused(q, k, v, o.mask, t, o, products);
-  Tensor y = fused.room(q.size(-2), v.size(-1));
-  const Tensor stats = fused.room(q.size(-2), 2, accumulate_type(t));
-  fused.views.y = fused.all(y), fused.views.stats = fused.all(stats);
-  launch::backend_of(y).attention(launch::context(), fused.views);
+  Tensor y = fused.room(q.size(-2), v.size(-1)), stats;
+  fused.views.y = fused.all(y);
+  Backend& backend = launch::backend_of(y);
+  const int64_t kept =
+      backend.attention_stats(launch::context(), fused.views, detail::wants_record({q, k, v}));
+  if (kept > 0) {
+    stats = fused.room(q.size(-2), kept, accumulate_type(t));
+    fused.views.stats = fused.all(stats);
+  }
+  backend.attention(launch::context(), fused.views);
   AttentionOptions rest = o;
   rest.mask = Tensor();
   return record(kAttention, y, {q, k, v},

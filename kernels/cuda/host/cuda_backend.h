@@ -55,6 +55,7 @@ class CudaBackend final : public Accelerator {
   static Grid grid_for(int64_t n) { return {.blocks = one_round(blocks_for(n, 256))}; }
   /// Bytes of shared memory that a block may use.
   size_t shared_memory() const { return shared_memory_; }
+  int major() const { return major_; }  ///< compute capability
   /// Whether it has Thread::multiply_add for both half types.
   bool multiplies_halves() const { return major_ >= 8; }
   /// The number of blocks, at most `needed`, that the device holds at once, for blocks of `threads` with
@@ -78,6 +79,7 @@ class CudaBackend final : public Accelerator {
   void matmul_sums(Context&, View a, View b, View c, View sums) override;
   /// For heads of up to 128 numbers, of doubles up to 64, on devices whose shared memory holds their tiles.
   bool has_attention(DType t, int64_t width, int64_t values) const override;
+  int64_t attention_stats(Context&, const AttentionViews&, bool follows) override;
   Shape rnn_reserve(Context&, const RnnLayer&, const RnnInputs&) override;
   std::optional<RnnStackRoom> rnn_stack(Context&, const RnnStack&, const RnnStackInputs&) override;
   void rnn_stack_forward(Context&, const RnnStack&, const RnnStackInputs&, const RnnStackOutputs&) override;

@@ -13,6 +13,7 @@
 #include <weft/kernels/cuda/blocks/online_softmax.h>
 #include <weft/kernels/cuda/blocks/row_lanes.h>
 #include <weft/kernels/cuda/host/cuda_backend.h>
+#include <weft/kernels/cuda/ops/attention_calls.h>
 #include <weft/kernels/cuda/packs.h>
 
 namespace weft::cuda {
@@ -296,12 +297,6 @@ template <class F> void with_attention_tile(const AttentionViews& v, const F& f)
   if (std::max(v.q.size(3), v.v.size(3)) <= 64) return f(TypeTag<float>{}, std::integral_constant<int, 64>());
   f(TypeTag<float>{}, std::integral_constant<int, 128>());
 }
-
-/// The kernels of half types by tensor cores (attention_half.h), for devices that have them.
-void attention_half(CudaBackend& backend, Context& c, const AttentionViews& v);
-void attention_half_backward(CudaBackend& backend, Context& c, const AttentionViews& v);
-/// Bytes of shared memory that they need for heads of up to `width` numbers.
-size_t attention_half_shared(int64_t width);
 
 /// along[row] = the sum of dy y over a row of all heads.
 void launch_attention_along(CudaBackend& backend, Context& c, const AttentionViews& v, void* along);

@@ -189,21 +189,19 @@ void launch_attention_along(CudaBackend& backend, Context& c, const AttentionVie
   else run(TypeTag<float>{});
 }
 
-void CudaBackend::attention_backward(Context& c, const AttentionViews& v) {
-  enter();
-  if (is_half(v.q.dtype) && multiplies_halves()) return attention_half_backward(*this, c, v);
+void attention_tiles_backward(CudaBackend& backend, Context& c, const AttentionViews& v) {
   with_attention_tile(v, [&](auto tag, auto most) {
     using C = typename decltype(tag)::type;
     using Keys = AttentionKeys<C, most.value>;
     using Queries = AttentionQueries<C, most.value>;
     using Gradient = AttentionGradient<C, most.value>;
     using Tile = typename Keys::Tile;
-    void* const stream = stream_of(c);
+    void* const stream = backend.stream_of(c);
     const int64_t heads = v.q.size(0) * v.q.size(1), rows = heads * v.q.size(2);
     const bool products = v.dq.defined() || v.dk.defined();
-    const Scratch along(*this, c, products ? static_cast<size_t>(rows) * sizeof(C) : 0);
+    const Scratch along(backend, c, products ? static_cast<size_t>(rows) * sizeof(C) : 0);
     const AttentionMatrix dy(v.dy);
-    if (products) launch_attention_along(*this, c, v, along.as<void>());
+    if (products) launch_attention_along(backend, c, v, along.as<void>());
     const auto gradient = [&](int64_t length) {
       const int64_t parts = blocks_for(length, Keys::kRows);
       return Gradient{AttentionCall<C>(v), dy,    v.stats.as<const C>(),

@@ -109,14 +109,12 @@ bool CudaBackend::has_attention(DType t, int64_t width, int64_t values) const {
   return most <= 128 && fits(TypeTag<float>{}, std::integral_constant<int, 128>());
 }
 
-void CudaBackend::attention(Context& c, const AttentionViews& v) {
-  enter();
-  if (is_half(v.q.dtype) && multiplies_halves()) return attention_half(*this, c, v);
+void attention_tiles(CudaBackend& backend, Context& c, const AttentionViews& v) {
   with_attention_tile(v, [&](auto tag, auto most) {
     using C = typename decltype(tag)::type;
     using Kernel = AttentionForward<C, most.value>;
     const int64_t parts = blocks_for(v.q.size(2), Kernel::kRows), tasks = v.q.size(0) * v.q.size(1) * parts;
-    launch(stream_of(c), "attention",
+    launch(backend.stream_of(c), "attention",
            {.blocks = one_round(tasks),
             .threads = Kernel::kThreads,
             .shared = Kernel::Tile::shared(1, Kernel::kRows)},
