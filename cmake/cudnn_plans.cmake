@@ -1,8 +1,12 @@
 # tests/cudnn_plans: the graphs of kernels/cuda/toolkit/attention_graph.cpp before NVIDIA's own cuDNN. It
 # wants the headers here, and skips its tests with the reason where the library is not found. A stand-in takes
-# the place of the driver.
+# the place of the driver. The same file of device tests as in test_cuda joins the emulated libraries'
+# program.
 if(NOT TARGET weft_test_cudnn)
   return()
+endif()
+if(TARGET test_simt_libraries)
+  target_sources(test_simt_libraries PRIVATE ${tests}/cuda/attention_cudnn_test.cpp)
 endif()
 if(CMAKE_BUILD_TYPE MATCHES "^(Asan|Tsan)$")  # they would watch NVIDIA's code
   return()

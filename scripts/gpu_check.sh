@@ -375,11 +375,13 @@ wanted ops && step "op table on the device" op_table 1200 op_table
 if wanted device; then
   log=$results/$name.device.log
   step "device tests, training" device 900 "${repeats[@]}" "$bin/test_cuda" --gtest_filter='-CudaOpTable*'
-  if [ -f "$log" ] && grep -q 'OK.*cudnn_matches_the_own_cell' "$log"; then
-    row "cuDNN" passed 0 "found, and its layers match weft's"
-  elif [ -f "$log" ] && [ "$device" != none ]; then
-    row "cuDNN" FAILED 0 "not found: its layers were not compared with weft's"
-  fi
+  for made in "cuDNN=.cudnn_matches_the_own_cell" "attention on cuDNN=.attention_on_cudnn_matches"; do
+    if [ -f "$log" ] && grep -q "OK.*${made#*=}" "$log"; then
+      row "${made%=*}" passed 0 "found, and its results match weft's"
+    elif [ -f "$log" ] && [ "$device" != none ]; then
+      row "${made%=*}" FAILED 0 "not found, or it refuses all: its results were not compared with weft's"
+    fi
+  done
 fi
 plugins=$(realpath -m "$bin/../plugin")
 wanted plugin &&

@@ -53,6 +53,8 @@ void feed_forward_part(Bench& b) {
 }
 
 /// Flops are those of the products without repetition: 4 L S E forward, 10 L S E backward, half if causal.
+/// Half types are on cuDNN where that takes them: beside it on weft's kernels (Own), and with a gradient that
+/// cuDNN adds in any order (Unordered).
 void attention(Bench& b) {
   for (const DType dtype : {kFloat32, kBFloat16})
     for (const int64_t width : {64, 128})
@@ -63,14 +65,24 @@ void attention(Bench& b) {
         const Tensor q = heads(), k = heads(), v = heads(), g = heads().detach();
         const double product = 2.0 * static_cast<double>(q.numel()) * 2048 * (causal ? 0.5 : 1);
         const auto attend = [&] { return scaled_dot_product_attention(q, k, v, {.causal = causal}); };
-        b.run(
-            "Attention/both/" + size,
-            [&] {
-              grad({attend()}, {q, k, v}, {g});
-            },
-            0, 7 * product);
-        NoGrad quiet;
-        b.run("Attention/forward/" + size, attend, 0, 2 * product);
+        const auto run = [&](const std::string& name, bool forward) {
+          b.run(
+              name + "/both/" + size,
+              [&] {
+                grad({attend()}, {q, k, v}, {g});
+              },
+              0, 7 * product);
+          NoGrad quiet;
+          if (forward) b.run(name + "/forward/" + size, attend, 0, 2 * product);
+        };
+        run("Attention", true);
+        if (!is_half(dtype)) continue;
+        cuda::set_ordered_attention(false);
+        run("AttentionUnordered", false);
+        cuda::set_ordered_attention(true);
+        cuda::set_cudnn_attention(false);
+        run("AttentionOwn", true);
+        cuda::set_cudnn_attention(true);
       }
 }
 

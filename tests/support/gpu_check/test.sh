@@ -34,7 +34,9 @@ tests() {  # tests NAME PASSED [SKIPPED TEST...]: prints the output of a gtest p
 }
 good() {  # a machine without faults
   tests test_cuda 7 CudaLibrary.without_a_device_the_error_names_what_is_missing
-  sed -i '2i echo "[       OK ] Recurrent.cudnn_matches_the_own_cell (1 ms)"' "$work/build/bin/test_cuda"
+  for made in Recurrent.cudnn_matches_the_own_cell A.attention_on_cudnn_matches_wefts_kernels; do
+    sed -i "2i echo '[       OK ] $made (1 ms)'" "$work/build/bin/test_cuda"
+  done
   tests test_plugin 2
   tests test_nn 3
   tests test_optim 3
@@ -131,6 +133,7 @@ good
 tests test_cuda 7 Recurrent.cudnn_matches_the_own_cell
 check "one skipped test" 1 'FAILED.*skipped although there is a device: Recurrent.cudnn_matches_the_own_cell'
 check "a device without cuDNN" 1 '^cuDNN *FAILED'
+check "a device whose cuDNN takes no attention" 1 '^attention on cuDNN *FAILED'
 good
 program test_optim <<<'#!/bin/sh
 exit 3'
