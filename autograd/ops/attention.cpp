@@ -118,7 +118,9 @@ struct Fused {
   }
 };
 
-GradList gradients(Fused& f, const Tensor& y, const Tensor& stats, const Tensor& g, Needs needs) {
+GradList gradients(Fused& f, const Tensor& result, const Tensor& kept, const Tensor& g, Needs needs) {
+  // hooks of saved tensors may give other strides
+  const Tensor y = launch::contiguous(result), stats = launch::contiguous(kept);
   const Tensor dy = dense_rows(g, y.dtype());
   f.views.y = f.all(y), f.views.stats = f.all(stats), f.views.dy = f.all(dy);
   GradList d(3);
