@@ -310,6 +310,18 @@ TEST(EmulatedCudnn, has_engines_for_attention_alone) {
   cudnn::AttentionSpec spec{.queries = 8, .keys = 8, .width = 8, .values = 8};
   spec.q = spec.k = spec.v = {64, 64, 8, 1};
   EXPECT_EQ(cudnn::attention_graph(lib(), spec).plan({.handle = handle}, 1 << 20, true).workspace, 256);
+  libraries::settings().found = 40, libraries::settings().refuses = "cudnnBackendFinalize: plan";
+  EXPECT_TRUE(test::has(test::error_of<CudaError>([&] {
+                          cudnn::attention_graph(lib(), spec).plan({.handle = handle}, 1 << 20, true);
+                        }),
+                        "none of 32"));
+  libraries::settings() = {};
+  spec.batch = 65536;
+  EXPECT_TRUE(test::has(test::error_of<CudaError>([&] {
+                          cudnn::attention_graph(lib(), spec).plan({.handle = handle}, 1 << 20, true);
+                        }),
+                        "none of 0"));
+  spec.batch = 1;
   spec.v = {66, 66, 8, 1};
   EXPECT_TRUE(test::has(test::error_of<CudaError>([&] {
                           cudnn::attention_graph(lib(), spec).plan({.handle = handle}, 1 << 20, true);

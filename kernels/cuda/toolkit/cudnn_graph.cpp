@@ -23,9 +23,9 @@ void GraphNode::set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_
 void GraphNode::finish() { check_call(lib_.cudnnBackendFinalize(node_), "cudnnBackendFinalize"); }
 int64_t GraphNode::get(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t count,
                        void* to) const {
-  int64_t found = 0;
+  int64_t found = 0;  // all that there are
   check_call(lib_.cudnnBackendGetAttribute(node_, name, type, count, &found, to), "cudnnBackendGetAttribute");
-  return found;
+  return std::min(found, count);
 }
 void GraphNode::check_call(cudnnStatus_t status, const char* call) const {
   if (status != CUDNN_STATUS_SUCCESS) check(status, str(call, " of ", what_).c_str());

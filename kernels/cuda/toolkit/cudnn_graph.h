@@ -33,7 +33,7 @@ class GraphNode {
     set(name, CUDNN_TYPE_INT64, static_cast<int64_t>(numbers.size()), numbers.data());
   }
   void finish();
-  /// Reads up to `count` elements; returns the number that there are.
+  /// Reads up to `count` elements; returns the number that it has read.
   int64_t get(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t count,
               void* to) const;
 

@@ -27,6 +27,8 @@ struct Settings {
   std::string refuses;            ///< name of one that returns CUDNN_STATUS_NOT_SUPPORTED
   std::string full;               ///< name of one, or cublasLtCreate, that finds no memory
   int64_t full_calls = 0;         ///< number of its next calls that find none
+  int64_t found = 1;              ///< cuDNN's number of engines for a graph, and of an engine's notes
+  int64_t extra_work = 0;         ///< bytes of workspace that cuDNN's attention needs besides
   bool on_host = false;           ///< host memory is missing, not device memory
   bool new_handles_wait = false;  ///< cuDNN waits for the device in the first calls on a handle
 };

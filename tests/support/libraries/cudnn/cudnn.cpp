@@ -44,17 +44,6 @@ struct cudnnRNNDataStruct {
 
 namespace {
 
-/// Issues the work of a call. cuDNN spreads it over internal streams of the handle. Streams that took part in
-/// a recording belong to it until it ends.
-void issue(cudnnHandle_t handle, const char* call, std::function<void()> work) {
-  const auto now = weft::cuda::simt::recording_of(handle->stream), before = handle->recording.lock();
-  if (before && before != now && weft::cuda::simt::recording_of(handle->recorded) == before)
-    throw Fault(
-        weft::str(call, ": the handle's own streams take part in a recording, which this call does not"));
-  if (now) handle->recording = now, handle->recorded = handle->stream;
-  weft::cuda::libraries::issue(handle->stream, call, std::move(work));
-}
-
 /// Whether the first call of a kind on a handle may run now: it allocates, and waits if the settings say so.
 bool may_begin(const char* call) {
   try {

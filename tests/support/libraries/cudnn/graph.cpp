@@ -331,19 +331,21 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t d, cudnnBackendA
   RETURN_ASKED("cudnnBackendGetAttribute");
   if (!d || !node_of(d)->finished || !count || !to || asked_for < 1) return CUDNN_STATUS_BAD_PARAM;
   const Node& n = *node_of(d);
-  const auto into = [&](cudnnBackendDescriptorType_t wanted) -> Node* {
-    const auto target = *static_cast<cudnnBackendDescriptor_t*>(to);
+  const auto into = [&](cudnnBackendDescriptorType_t wanted, int64_t i = 0) -> Node* {
+    const auto target = static_cast<cudnnBackendDescriptor_t*>(to)[i];
     return type == CUDNN_TYPE_BACKEND_DESCRIPTOR && target && node_of(target)->type == wanted
                ? node_of(target).get()
                : nullptr;
   };
   if (name == CUDNN_ATTR_ENGINEHEUR_RESULTS && n.type == CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR) {
-    Node* const config = into(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
-    if (!config) return CUDNN_STATUS_BAD_PARAM;
     const bool some =
         refusal_of(n.all).empty() && asked("cudnnBackendGetAttribute: engines") == CUDNN_STATUS_SUCCESS;
-    *count = some;
-    if (some) config->all = n.all, config->finished = true;
+    *count = some ? settings().found : 0;  // it may be more than there is room for
+    for (int64_t i = 0; i < std::min(*count, asked_for); ++i) {
+      Node* const config = into(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, i);
+      if (!config) return CUDNN_STATUS_BAD_PARAM;
+      config->all = n.all, config->finished = true;
+    }
     return CUDNN_STATUS_SUCCESS;
   }
   if (name == CUDNN_ATTR_ENGINECFG_ENGINE && n.type == CUDNN_BACKEND_ENGINECFG_DESCRIPTOR) {
@@ -355,9 +357,10 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t d, cudnnBackendA
   if (name == CUDNN_ATTR_ENGINE_NUMERICAL_NOTE && n.type == CUDNN_BACKEND_ENGINE_DESCRIPTOR &&
       type == CUDNN_TYPE_NUMERICAL_NOTE) {
     const bool loose = asked("cudnnBackendGetAttribute: ordered") != CUDNN_STATUS_SUCCESS;
-    *static_cast<cudnnBackendNumericalNote_t*>(to) =
-        loose ? CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC : CUDNN_NUMERICAL_NOTE_TENSOR_CORE;
-    *count = 1;
+    *count = settings().found;
+    for (int64_t i = 0; i < std::min(*count, asked_for); ++i)
+      static_cast<cudnnBackendNumericalNote_t*>(to)[i] =
+          loose ? CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC : CUDNN_NUMERICAL_NOTE_TENSOR_CORE;
     return CUDNN_STATUS_SUCCESS;
   }
   if (name == CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE && type == CUDNN_TYPE_INT64 &&
@@ -378,7 +381,8 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
       node_of(pack)->type != CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR)
     return CUDNN_STATUS_BAD_PARAM;
   const Node &run = *node_of(plan), &where = *node_of(pack);
-  if (run.get<cudnnHandle_t>(CUDNN_ATTR_EXECUTION_PLAN_HANDLE) != handle) return CUDNN_STATUS_BAD_PARAM;
+  if (run.get<cudnnHandle_t>(CUDNN_ATTR_EXECUTION_PLAN_HANDLE)->device != handle->device)
+    return CUDNN_STATUS_BAD_PARAM;
   const Attribute &ids = where.set.at(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS),
                   &places = where.set.at(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS);
   std::map<int64_t, void*> given, memory;
@@ -403,7 +407,7 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
     return op.kind == GraphOperation::kMultiply;
   });
   ++(products == 2 ? counts().attention_forward : counts().attention_backward);
-  issue(handle->stream, "cudnnBackendExecute", [all = run.all, memory, numbers, work, bytes] {
+  issue(handle, "cudnnBackendExecute", [all = run.all, memory, numbers, work, bytes] {
     std::memset(work, 0xC3, bytes);
     run_graph(all, memory, numbers);
   });

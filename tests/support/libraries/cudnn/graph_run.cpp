@@ -183,6 +183,7 @@ std::string refusal_of(const GraphOperations& all) {
         return "the factors of a product differ in type";
   }
   for (const auto& [id, t] : places_of(all)) {
+    if (t.sizes[0] > 65535 || t.sizes[1] > 65535) return "too many heads";
     if (!t.in_memory() || t.type == CUDNN_DATA_FLOAT) continue;
     const bool turned = t.strides[2] == 1;
     const int64_t width = t.sizes[turned ? 2 : 3];
@@ -195,12 +196,13 @@ std::string refusal_of(const GraphOperations& all) {
 
 int64_t work_of(const GraphOperations& all) {
   const bool ordered = !is(all.back(), CUDNN_POINTWISE_IDENTITY);
+  const int64_t least = 256 + settings().extra_work;
   const GraphTensor& product = all.front().y;
   if (count(all, [](const auto& op) { return op.kind == GraphOperation::kMultiply; }) == 2 || !ordered)
-    return 256;
+    return least;
   for (const GraphOperation& op : all)
-    if (op.kind == GraphOperation::kMultiply && op.y.between) return op.y.numel() * 2 + 256;
-  return product.numel() * 2 + 256;
+    if (op.kind == GraphOperation::kMultiply && op.y.between) return op.y.numel() * 2 + least;
+  return product.numel() * 2 + least;
 }
 
 void run_graph(const GraphOperations& all, const std::map<int64_t, void*>& memory,

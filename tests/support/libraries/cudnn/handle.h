@@ -4,7 +4,9 @@
 #include <cudnn.h>
 
 #include <atomic>
+#include <functional>
 #include <memory>
+#include <utility>
 
 #include <weft/kernels/error.h>
 #include "support/libraries/libraries.h"
@@ -37,6 +39,16 @@ class Use {
  private:
   cudnnHandle_t handle_;
 };
+
+/// Issues the work of a call. cuDNN spreads it over internal streams of the handle. Streams that took part in
+/// a recording belong to it until it ends.
+inline void issue(cudnnHandle_t handle, const char* call, std::function<void()> work) {
+  const auto now = simt::recording_of(handle->stream), before = handle->recording.lock();
+  if (before && before != now && simt::recording_of(handle->recorded) == before)
+    throw simt::Fault(str(call, ": the handle's own streams take part in a recording, this call does not"));
+  if (now) handle->recording = now, handle->recorded = handle->stream;
+  issue(static_cast<void*>(handle->stream), call, std::move(work));
+}
 
 /// The status that a test's settings demand of the function.
 inline cudnnStatus_t asked(const char* call) {
