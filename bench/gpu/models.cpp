@@ -53,8 +53,8 @@ void feed_forward_part(Bench& b) {
 }
 
 /// Flops are those of the products without repetition: 4 L S E forward, 10 L S E backward, half if causal.
-/// Half types are on cuDNN where that takes them: beside it on weft's kernels (Own), and with a gradient that
-/// cuDNN adds in any order (Unordered).
+/// Half types are also on cuDNN where that takes them (AttentionCudnn), and with a gradient that cuDNN adds
+/// in any order (AttentionCudnnUnordered).
 void attention(Bench& b) {
   for (const DType dtype : {kFloat32, kBFloat16})
     for (const int64_t width : {64, 128})
@@ -75,14 +75,17 @@ void attention(Bench& b) {
           NoGrad quiet;
           if (forward) b.run(name + "/forward/" + size, attend, 0, 2 * product);
         };
-        run("Attention", true);
-        if (!is_half(dtype)) continue;
-        cuda::set_ordered_attention(false);
-        run("AttentionUnordered", false);
-        cuda::set_ordered_attention(true);
+        const bool before = cuda::cudnn_attention();
         cuda::set_cudnn_attention(false);
-        run("AttentionOwn", true);
-        cuda::set_cudnn_attention(true);
+        run("Attention", true);
+        if (is_half(dtype)) {
+          cuda::set_cudnn_attention(true);
+          run("AttentionCudnn", true);
+          cuda::set_ordered_attention(false);
+          run("AttentionCudnnUnordered", false);
+          cuda::set_ordered_attention(true);
+        }
+        cuda::set_cudnn_attention(before);
       }
 }
 
