@@ -26,7 +26,7 @@ std::atomic<bool>& cudnn() {
 std::atomic<bool>& attention() {
   static std::atomic<bool> use = [] {
     const char* const set = std::getenv("WEFT_CUDNN_ATTENTION");
-    return !set || std::string_view(set) != "0";
+    return set && std::string_view(set) == "1";
   }();
   return use;
 }

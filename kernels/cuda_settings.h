@@ -27,16 +27,16 @@ WEFT_API bool cudnn_dropout() noexcept;
 WEFT_API void set_cudnn_dropout(bool use) noexcept;
 
 /// Whether attention of float16 and bfloat16 without a mask runs on cuDNN, 9.16 or newer, if it is found and
-/// takes the call; otherwise it runs on weft's kernels. On by default, unless WEFT_CUDNN_ATTENTION=0 is in
-/// the environment.
+/// takes the call; otherwise it runs on weft's kernels. Off by default, unless WEFT_CUDNN_ATTENTION=1 is in
+/// the environment: no device has run it yet.
 WEFT_API bool cudnn_attention() noexcept;
 /// Sets it for later calls; a backward follows its own time's setting.
 WEFT_API void set_cudnn_attention(bool use) noexcept;
 
 /// Whether the gradients of attention repeat their bits on cuDNN too, as they do on weft's kernels. cuDNN
 /// then needs a workspace of one half per query, key and head; calls for which that is more than 2 GiB run on
-/// weft's kernels. If it is off, cuDNN adds the gradient of q in any order, and needs no such workspace. On
-/// by default.
+/// weft's kernels. If it is off, cuDNN adds the gradient of q in any order, and needs four bytes per number
+/// of q instead. On by default.
 WEFT_API bool ordered_attention() noexcept;
 /// Sets it for later backward passes.
 WEFT_API void set_ordered_attention(bool ordered) noexcept;

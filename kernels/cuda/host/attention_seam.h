@@ -11,12 +11,12 @@ class CudaBackend;
 namespace weft::cuda::cudnn {
 
 /// Whether cuDNN is found, allowed (cudnn_attention) and has a plan for this forward; `training`: with the
-/// statistics. The first call of a kind returns false, since a plan takes long to make and pays only for
-/// kinds that come again. During a recording only plans that exist are used. The backend's device is current,
-/// here and below.
+/// statistics. The first call of a kind makes the plan. While any thread records on the device, only plans
+/// that exist are used. The backend's device is current, here and below.
 bool takes(CudaBackend& backend, const AttentionViews& v, bool training);
 /// As Backend's function; stats have a last size of 1, or are absent. Returns false, with nothing written, if
-/// takes() would: a setting may have changed since. Throws: CudaError that names the call; OutOfMemoryError.
+/// takes() would, since a setting may have changed, or if there is no room for its workspace. Throws:
+/// CudaError that names the call; OutOfMemoryError.
 bool attention(CudaBackend& backend, Context& context, const AttentionViews& v);
 /// As Backend's function, for stats with a last size of 1. Returns false, with nothing written, if cuDNN does
 /// not take the call, or if there is no room for its workspace.

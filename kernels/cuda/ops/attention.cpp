@@ -2,6 +2,9 @@
 // kernels (attention.h). The last size of the kept statistics tells a backward the implementation of its
 // forward. Where cuDNN does not take the other call after all, they are converted: p = exp(s - top) * share
 // for a softmax with this maximum and this 1 / sum, and with top = the logarithm of the sum and share = 1.
+#include <cmath>
+#include <limits>
+
 #include <weft/kernels/cuda/host/attention_seam.h>
 #include <weft/kernels/cuda/ops/attention_calls.h>
 
@@ -52,7 +55,8 @@ void CudaBackend::attention_backward(Context& c, const AttentionViews& v) {
   }
   if (cudnn::attention_backward(*this, c, v)) return;
   const OwnStats own(*this, c, v);
-  copy(c, v.stats, own.top);
+  // a row of infinite scores has an infinite logarithm; finite, it gives p = 0, as in weft's kernels
+  unary(c, Unary::kNanToNum, NAN, std::numeric_limits<float>::max(), v.stats, own.top);
   fill(c, 1, own.share);
   attention_backward(c, own.views);
 }

@@ -1,7 +1,6 @@
 // attention_seam.h over cuDNN's graph API (attention_graph.h): the calls that are given to cuDNN, and their
-// plans. A plan is made once per device and kind of call, and compiles a kernel, which takes about a second
-// of the processor. A kind that cuDNN refuses is kept too. Its fused kernels need rows of whole packs of 16
-// bytes.
+// plans. A plan is made once per device and kind of call, at the first one, for which cuDNN compiles a
+// kernel. A kind that cuDNN refuses is kept too. Its fused kernels need rows of whole packs of 16 bytes.
 #include <weft/kernels/cuda/host/attention_seam.h>
 
 #include <weft/kernels/cuda/host/cuda_backend.h>
@@ -25,7 +24,6 @@ bool attention_backward(CudaBackend&, Context&, const AttentionViews&) { return 
 #include <map>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -36,8 +34,9 @@ namespace weft::cuda::cudnn {
 
 namespace {
 
-constexpr size_t kMaxKinds = 512, kMaxSeen = 4096;
-constexpr size_t kOldest = 91600;  // older ones have faults in attention
+constexpr size_t kMaxKinds = 512;
+constexpr size_t kOldest = 91600;      // older ones have faults in attention
+constexpr int64_t kMostHeads = 65535;  // cuDNN's limit for a batch too
 constexpr int64_t kForwardWork = int64_t{1} << 28,
                   kBackwardWork = (int64_t{1} << 31) + (1 << 20);  // 2 GiB, and cuDNN's own
 
@@ -50,9 +49,11 @@ struct Kind {
 struct Attention {
   std::mutex mutex;  // held while a call is issued: the handle serves one thread at a time
   cudnnHandle_t handle = nullptr;
+  // for recordings, as DeviceState has one (rnn_cudnn_plan.h). Plans are taken to run on every handle of
+  // their device: cuDNN also makes them without any, for a device that is described.
+  cudnnHandle_t recording_handle = nullptr;
   bool broken = false;  // a part of the library is missing or does not fit the driver
   std::map<AttentionSpec, Kind> kinds;
-  std::set<AttentionSpec> seen;  // forwards
 };
 Attention& attention_of(int device) {
   static Attention* const all = new Attention[128];  // never destroyed
@@ -95,9 +96,17 @@ std::optional<AttentionSpec> spec_of(const CudaBackend& backend, const Attention
                      .backward = backward,
                      .ordered = !backward || ordered_attention()};
   // a single query is a step of a decoder, whose next step has other sizes
-  if (spec.queries < 2) return std::nullopt;
+  if (spec.queries < 2 || spec.keys < 2 || !(static_cast<float>(v.scale) > 0)) return std::nullopt;
+  if (spec.batch > kMostHeads || spec.heads > kMostHeads) return std::nullopt;
   for (const int64_t size : {spec.batch * spec.heads, spec.queries, spec.keys})
     if (size > std::numeric_limits<int32_t>::max() / 2) return std::nullopt;
+  if (backward && spec.ordered &&
+      2.0 * static_cast<double>(spec.batch * spec.heads) * static_cast<double>(spec.queries) *
+              static_cast<double>(spec.keys) >
+          static_cast<double>(kBackwardWork))
+    return std::nullopt;
+  // there it writes NaN to dq where the logarithm of a row's sum is below -88.7
+  if (backward && !spec.causal && spec.keys % 128 == 64 && backend.major() == 9) return std::nullopt;
   // from this capability on cuDNN repeats its bits with other engines, which its list does not name
   if (backward && spec.ordered && backend.major() >= 10) return std::nullopt;
   const auto q = strides_of(v.q), k = strides_of(v.k), values = strides_of(v.v), y = strides_of(v.y),
@@ -109,25 +118,21 @@ std::optional<AttentionSpec> spec_of(const CudaBackend& backend, const Attention
   return spec;
 }
 
-/// The kind of a call if it has a plan. It is made if `may_make`, once a forward comes again. The caller
-/// holds the state's mutex.
+/// The kind of a call if it has a plan. With `may_make` it is made, unless a thread records a graph on the
+/// device. The caller holds the state's mutex.
 Kind* planned(CudaBackend& backend, Attention& state, const Library& lib, const AttentionSpec& spec,
               bool may_make) {
   if (const auto found = state.kinds.find(spec); found != state.kinds.end())
     return found->second.plan && !found->second.crowded ? &found->second : nullptr;
-  if (state.broken || !may_make || state.kinds.size() >= kMaxKinds) return nullptr;
-  if (!spec.backward && state.seen.insert(spec).second) {
-    if (state.seen.size() > kMaxSeen) state.seen.clear();
-    return nullptr;
-  }
-  const bool disturbed = backend.records();  // calls may fail that succeed otherwise
-  const RelaxedCapture mode;
+  if (state.broken || !may_make || state.kinds.size() >= kMaxKinds || backend.records()) return nullptr;
+  const RelaxedCapture mode;  // a recording may begin meanwhile, and then calls may fail
   Kind kind;
   try {
     make_handle(backend, lib, state.handle);
+    make_handle(backend, lib, state.recording_handle);
   } catch (const CudaError&) {
     cudaGetLastError();  // clears the error for the next launch
-    state.broken = !disturbed;
+    state.broken = !backend.records();
     return nullptr;
   } catch (const OutOfMemoryError&) {
     return nullptr;
@@ -139,7 +144,7 @@ Kind* planned(CudaBackend& backend, Attention& state, const Library& lib, const 
     });
   } catch (const CudaError&) {
     cudaGetLastError();
-    if (disturbed) return nullptr;
+    if (backend.records()) return nullptr;
   } catch (const OutOfMemoryError&) {  // the next call tries again
     return nullptr;
   }
@@ -154,10 +159,11 @@ void issue(CudaBackend& backend, const Context& context, Attention& state, const
            const Graph::Plan& plan, const Places& places, void* workspace, const char* name) {
   const RelaxedCapture mode;  // the first run of a kernel may load it
   void* const stream = backend.stream_of(context);
-  check(lib.cudnnSetStream(state.handle, static_cast<cudaStream_t>(stream)), "cudnnSetStream");
+  const cudnnHandle_t handle = backend.recording(context) ? state.recording_handle : state.handle;
+  check(lib.cudnnSetStream(handle, static_cast<cudaStream_t>(stream)), "cudnnSetStream");
   with_room(backend, [&] {
     const TraceSpan span(name, stream);
-    run(lib, state.handle, plan, places, workspace);
+    run(lib, handle, plan, places, workspace);
   });
 }
 
@@ -169,7 +175,7 @@ bool takes(CudaBackend& backend, const AttentionViews& v, bool training) {
   if (!lib) return false;
   Attention& state = attention_of(backend.index());
   const std::lock_guard lock(state.mutex);
-  return planned(backend, state, *lib, *spec, !backend.thread_records()) != nullptr;
+  return planned(backend, state, *lib, *spec, true) != nullptr;
 }
 
 bool attention(CudaBackend& backend, Context& context, const AttentionViews& v) {
@@ -178,8 +184,15 @@ bool attention(CudaBackend& backend, Context& context, const AttentionViews& v) 
   if (!lib) return false;
   Attention& state = attention_of(backend.index());
   const std::lock_guard lock(state.mutex);
-  const Kind* const kind = planned(backend, state, *lib, *spec, false);
+  Kind* const kind = planned(backend, state, *lib, *spec, false);
   if (!kind) return false;
+  std::optional<Scratch> work;
+  try {
+    work.emplace(backend, context, static_cast<size_t>(kind->plan->workspace));
+  } catch (const OutOfMemoryError&) {
+    kind->crowded = true;  // else each call would empty the cache in vain
+    return false;
+  }
   float scale = static_cast<float>(v.scale), none = -std::numeric_limits<float>::infinity();
   Places places{{kAttentionQ, v.q.data},
                 {kAttentionK, v.k.data},
@@ -188,8 +201,7 @@ bool attention(CudaBackend& backend, Context& context, const AttentionViews& v) 
                 {kAttentionScale, &scale}};
   if (v.causal) places.emplace_back(kAttentionNone, &none);
   if (spec->training) places.emplace_back(kAttentionStats, v.stats.data);
-  const Scratch work(backend, context, static_cast<size_t>(kind->plan->workspace));
-  issue(backend, context, state, *lib, *kind->plan, places, work.as<void>(), "cudnn_attention");
+  issue(backend, context, state, *lib, *kind->plan, places, work->as<void>(), "cudnn_attention");
   return true;
 }
 
@@ -199,7 +211,7 @@ bool attention_backward(CudaBackend& backend, Context& context, const AttentionV
   if (!lib) return false;
   Attention& state = attention_of(backend.index());
   const std::lock_guard lock(state.mutex);
-  Kind* const kind = planned(backend, state, *lib, *spec, !backend.thread_records());
+  Kind* const kind = planned(backend, state, *lib, *spec, true);
   if (!kind) return false;
   float scale = static_cast<float>(v.scale), none = -std::numeric_limits<float>::infinity(), one = 1;
   const auto bytes = [](const View& like) { return static_cast<size_t>(like.numel() * size_of(like.dtype)); };
