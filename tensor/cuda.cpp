@@ -86,7 +86,7 @@ Range::~Range() {
 
 void record_stream(const Tensor& x, const Stream& stream) {
   check_device("record_stream", x.device(), stream.device());
-  accelerator(x.device()).record_stream(x.body().storage->data(), stream.handle());
+  accelerator(x.device()).record_stream(x.body().storage->allocation(), stream.handle());
 }
 
 Graph::Graph(Device device) : device_(device), stream_(device) {}

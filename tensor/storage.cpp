@@ -73,6 +73,24 @@ Ref<Storage> Storage::take_over(Device device, void* data, size_t bytes, void (*
   return s;
 }
 
+Ref<Storage> Storage::part(const Ref<Storage>& whole, size_t offset, size_t bytes) {
+  if (offset > whole->bytes() || bytes > whole->bytes() - offset)
+    throw ValueError(str("part: ", bytes, " bytes at ", offset, " of memory of ", whole->bytes(), " bytes"));
+  void* const header = pool_allocate(sizeof(Storage));
+  Storage* const held = Ref<Storage>(whole).detach();
+  return Ref<Storage>::adopt(new (header) Storage(held->device(), static_cast<char*>(held->data()) + offset,
+                                                  bytes, &end_part, held));
+}
+
+void* Storage::allocation() const {
+  if (ParameterLock* const mine = lock()) {
+    const std::lock_guard guard(mine->mutex);
+    return mine->block->allocation();
+  }
+  return whole() ? whole()->data() : data();
+}
+
+void Storage::end_part(void* whole) { Ref<Storage>::adopt(static_cast<Storage*>(whole)); }
 void Storage::pinned(void*) {}
 
 void Storage::share() {

@@ -2,7 +2,8 @@
 // in-place write through one of them is detected by every graph that saved another view. The storage of a
 // parameter marked concurrent (share()) points at a block, itself a Storage, which an optimizer step may
 // replace. All handles then use the new block, and a graph that holds the old block keeps it
-// (autograd/tape/concurrent_parameter.h).
+// (autograd/tape/concurrent_parameter.h). Parameters that a kernel wants side by side are parts of one
+// block, each with a Storage of its own.
 #pragma once
 
 #include <atomic>
@@ -39,6 +40,9 @@ class WEFT_API Storage : public RefCounted {
   /// count as the caller's memory (is_borrowed()).
   static Ref<Storage> take_over(Device device, void* data, size_t bytes, void (*release)(void*),
                                 void* context);
+  /// `bytes` at `offset` of `whole` as a storage of its own, whose version, saves and marks concern that part
+  /// alone. The memory is freed after its last part. No tensor uses `whole` itself.
+  static Ref<Storage> part(const Ref<Storage>& whole, size_t offset, size_t bytes);
   static void destroy(Storage* s) noexcept;
 
   /// The address of the first byte. A storage in arrears is settled first (tensor/inner/arrears.h).
@@ -57,7 +61,13 @@ class WEFT_API Storage : public RefCounted {
   size_t bytes() const { return bytes_; }
   Device device() const { return device_; }
   /// Memory of the caller (borrow()), which only explicit in-place operations write to.
-  bool is_borrowed() const { return release_ != nullptr && !is_pinned() && !taken_over_; }
+  bool is_borrowed() const { return release_ && !is_pinned() && !taken_over_ && release_ != &end_part; }
+  /// The memory of which this is a part(). Null for other storages, and where steps replace memory (share()).
+  const Storage* whole() const {
+    return release_ == &end_part && !lock() ? static_cast<const Storage*>(context_) : nullptr;
+  }
+  /// The address that the device's allocator gave for this memory; data() except in a part.
+  void* allocation() const;
   bool is_pinned() const { return release_ == &pinned; }
   /// Writes through weft are refused.
   bool is_read_only() const { return read_only_ || has(kFrozen); }
@@ -144,6 +154,7 @@ class WEFT_API Storage : public RefCounted {
  private:
   static constexpr size_t kInlineBytes = 64;  // small CPU blocks follow the header in one allocation
   bool is_inline() const { return !release_ && !context_; }
+  static void end_part(void* whole);
   static void pinned(void*);  // never called: marks memory that goes back to the Accelerator in context_
   Storage(Device device, void* data, size_t bytes, void (*release)(void*), void* context)
       : device_(device), data_(data), bytes_(bytes), release_(release), context_(context) {}

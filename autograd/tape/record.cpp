@@ -47,7 +47,7 @@ Tensor Saved::linked(const Edge& edge) const {
   const Tensor t = packed_ ? detail::unpack(*packed_) : t_;
   if (!t.device().is_cpu()) {  // forward may have run on another stream than this pass
     Accelerator& device = accelerator(t.device());
-    device.record_stream(t.body().storage->data(), device.current_stream());
+    device.record_stream(t.body().storage->allocation(), device.current_stream());
   }
   const uint32_t found = t.version();
   if (!packed_ && found != version_)

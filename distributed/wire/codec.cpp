@@ -122,7 +122,7 @@ Tensor Decoder::tensor() {
     if (message_.staging && message_.staging->arrival && !std::exchange(awaits_arrival_, true))
       await(*message_.staging->arrival);
     Accelerator& device = accelerator(t.device());
-    device.record_stream(t.body().storage->data(), device.current_stream());
+    device.record_stream(t.body().storage->allocation(), device.current_stream());
   }
   return t;
 }

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include <weft/autograd/tape/hooks.h>
+#include <weft/autograd/tape/inner/set_data.h>
 #include <weft/tensor/cuda.h>
 
 #include "collectives/training.h"
@@ -114,6 +115,37 @@ void reorder(int rank) {
   rpc::shutdown();
 }
 
+/// Parameters that are parts of one block, as those of recurrent layers on cuDNN.
+void train_parts(int rank) {
+  const Group group = join_with_device(rank);
+  Net net(static_cast<uint64_t>(rank) + 1, kGpu);
+  const Net whole(1);
+  constexpr size_t kEach = 1024;
+  const std::vector<Tensor> parameters = net.parameters();
+  const Ref<Storage> block = Storage::allocate(kGpu, kEach * parameters.size());
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const Shape& sizes = parameters[i].sizes();
+    Tensor part(Ref<TensorBody>::adopt(
+        new TensorBody(Storage::part(block, i * kEach, static_cast<size_t>(sizes.numel()) * sizeof(double)),
+                       0, sizes, contiguous_strides(sizes), kFloat64)));
+    set_data(parameters[i], part.copy_(parameters[i].detach()));
+  }
+  DistributedDataParallel parallel(net, group, {.bucket_cap_mb = 520.0 / (1 << 20)});
+  optim::SGD mine(parameters, {.lr = 0.1}), theirs(whole.parameters(), {.lr = 0.1});
+  for (int step = 0; step < 3; ++step) {
+    const Batch batch = batch_of(step, group->size()), part = batch.part(rank).to(kGpu);
+    mine.zero_grad(), theirs.zero_grad();
+    parallel.backward(mse_loss(net.forward(part.x), part.y));
+    mse_loss(whole.forward(batch.x), batch.y).backward();
+    mine.step(), theirs.step();
+  }
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    EXPECT_EQ(parameters[i].body().storage->whole(), block.get());
+    EXPECT_TRUE(parameters[i].detach().to(kCpu).allclose(whole.parameters()[i].detach(), 1e-10, 1e-10)) << i;
+  }
+  rpc::shutdown();
+}
+
 /// The device is slow, and yet backward returns. Then the work comes in the order of the streams.
 void overlap(int rank) {
   const Group group = join_with_device(rank);
@@ -209,8 +241,9 @@ void run_out_of_memory(int rank) {
 
 int device_trainer_child(const std::string& job, int rank) {
   const std::map<std::string, void (*)(int)> jobs{
-      {"match", match},     {"halves", train_halves}, {"leave out", leave_out},         {"reorder", reorder},
-      {"overlap", overlap}, {"divide", divide},       {"no memory", run_out_of_memory}, {"run out", run_out}};
+      {"match", match},      {"halves", train_halves}, {"leave out", leave_out},         {"reorder", reorder},
+      {"overlap", overlap},  {"divide", divide},       {"no memory", run_out_of_memory}, {"run out", run_out},
+      {"parts", train_parts}};
   jobs.at(job)(rank);
   return testing::Test::HasFailure() ? 1 : 0;
 }
@@ -235,6 +268,10 @@ TEST(SimtDataParallel, a_process_without_inputs_joins_the_steps_of_the_others) {
 TEST(SimtDataParallel, parameters_of_half_types_get_averages_of_their_dtype) {
   NEEDS_GLOO;
   run_trainers("halves");
+}
+TEST(SimtDataParallel, parameters_that_are_parts_of_one_block_train_as_others) {
+  NEEDS_GLOO;
+  run_trainers("parts");
 }
 TEST(SimtDataParallel, a_missing_gradient_is_an_error_everywhere_or_counts_as_zero) {
   NEEDS_GLOO;

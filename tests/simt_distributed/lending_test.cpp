@@ -106,6 +106,26 @@ TEST_F(SimtLending, a_view_in_the_middle_of_a_block_is_lent_at_its_place) {
   EXPECT_EQ(count(c, 0, "devices.lent_tensors"), 1);
 }
 
+TEST_F(SimtLending, a_part_of_a_block_is_lent_at_its_place_and_held_until_its_loan_ends) {
+  Cluster c(lending());
+  c.run(0, [&] {
+    const size_t bytes = kLarge * sizeof(float);
+    const Ref<Storage> whole = Storage::allocate(kGpu0, 2 * bytes);
+    const auto part = [&](size_t at) {
+      return Tensor(Ref<TensorBody>::adopt(
+          new TensorBody(Storage::part(whole, at, bytes), 0, {kLarge}, {1}, kFloat32)));
+    };
+    const Tensor first = part(0).fill_(1), second = part(bytes).fill_(2);
+    const Future<Tensor> y = rpc_async<lend_add>("worker1", second, 1.0);
+    EXPECT_EQ(first.body().storage->saves(), 0u);
+    EXPECT_GT(second.body().storage->saves(), 0u);
+    expect_all(y.wait(), 3);
+    EXPECT_EQ(second.body().storage->saves(), 0u);
+    expect_all(first, 1);
+  });
+  EXPECT_EQ(count(c, 0, "devices.lent_tensors"), 1);
+}
+
 TEST_F(SimtLending, a_lost_message_is_sent_again_under_its_loan) {
   Cluster c(lending());
   c.net().add_rule(

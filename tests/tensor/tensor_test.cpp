@@ -8,10 +8,13 @@
 
 #include <gtest/gtest.h>
 
+#include <weft/autograd/tape/concurrent_parameter.h>
 #include <weft/autograd/tape/engine.h>
 #include <weft/autograd/tape/hooks.h>
+#include <weft/optim/optim.h>
 #include <weft/tensor/factories.h>
 #include <weft/tensor/inner/free_list.h>
+#include <weft/tensor/inner/launch.h>
 #include <weft/tensor/io/npy.h>
 
 #include "support/errors.h"
@@ -287,6 +290,67 @@ TEST(FreeList, tensors_made_here_and_dropped_there_leave_nothing) {
     moved.clear();
   }).join();
   EXPECT_EQ(full({3}, 2).to_vector<int>(), std::vector<int>(3, 2));
+}
+
+/// Tensors of these sizes as parts of one block, 64 bytes before the first and behind each.
+std::vector<Tensor> parts_of_one_block(const std::vector<Shape>& sizes, Device device = {}) {
+  size_t bytes = 64;
+  for (const Shape& s : sizes) bytes += static_cast<size_t>(s.numel()) * 4 + 64;
+  const Ref<Storage> whole = Storage::allocate(device, bytes);
+  std::vector<Tensor> out;
+  size_t at = 64;
+  for (const Shape& s : sizes) {
+    const size_t mine = static_cast<size_t>(s.numel()) * 4;
+    out.emplace_back(Ref<TensorBody>::adopt(
+        new TensorBody(Storage::part(whole, at, mine), 0, s, contiguous_strides(s), kFloat32)));
+    at += mine + 64;
+  }
+  return out;
+}
+
+TEST(Storage, parts_of_one_block_are_storages_of_their_own) {
+  std::vector<Tensor> parts = parts_of_one_block({{3, 2}, {5}});
+  Tensor a = parts[0].fill_(1).requires_grad_(), b = parts[1].fill_(2).requires_grad_();
+  parts.clear();
+  const Storage &of_a = *a.body().storage, &of_b = *b.body().storage;
+  EXPECT_EQ(of_a.bytes(), 24u);
+  ASSERT_EQ(of_a.whole(), of_b.whole());
+  EXPECT_EQ(static_cast<char*>(of_b.data()) - static_cast<char*>(of_a.data()), 24 + 64);
+  EXPECT_EQ(of_b.allocation(), of_a.whole()->data());
+  EXPECT_FALSE(a.shares_storage(b) || of_a.is_borrowed() || launch::share_memory(a, b));
+  const uint32_t version = b.version();
+  const Tensor loss = (b * b).sum();
+  {
+    const NoGrad off;
+    a.mul_(3);
+  }
+  EXPECT_EQ(b.version(), version);
+  loss.backward();  // the write to a is none to b
+  EXPECT_EQ(b.grad().to_vector<double>(), std::vector<double>(5, 4));
+  EXPECT_EQ(of_a.whole()->use_count(), 2u);
+  b.freeze();
+  EXPECT_FALSE(a.is_frozen());
+  const Storage* const whole = of_a.whole();
+  b = Tensor();
+  EXPECT_EQ(whole->use_count(), 1u);  // the block lives on with the last part
+  EXPECT_EQ(a.detach().to_vector<double>(), std::vector<double>(6, 3));
+  EXPECT_THROW(Storage::part(Storage::allocate(kCpu, 8), 4, 5), ValueError);
+}
+
+TEST(Storage, a_part_that_is_marked_concurrent_leaves_the_block_when_a_graph_holds_it) {
+  std::vector<Tensor> parts = parts_of_one_block({{2}, {2}});
+  Tensor a = parts[0].fill_(1).requires_grad_(), b = parts[1].fill_(2);
+  mark_concurrent(a);
+  EXPECT_EQ(a.body().storage->whole(), nullptr);
+  EXPECT_EQ(a.body().storage->allocation(), b.body().storage->whole()->data());
+  const Tensor loss = (a * a).sum();
+  a.set_grad(ones({2}));
+  optim::SGD({a}, {.lr = 0.5}).step();
+  EXPECT_EQ(a.body().storage->allocation(), a.address());
+  loss.backward();
+  EXPECT_EQ(a.grad().to_vector<double>(), std::vector<double>(2, 3));  // 1 + 2 * the value before
+  EXPECT_EQ(a.detach().to_vector<double>(), std::vector<double>(2, 0.5));
+  EXPECT_EQ(b.to_vector<double>(), std::vector<double>(2, 2));
 }
 
 }  // namespace
