@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -126,11 +127,22 @@ struct RnnWeights {
   View w_ih, w_hh;  ///< [G*H, columns of the layer's input], [G*H, H]
   View b_ih, b_hh;  ///< [G*H] or absent
 };
+/// The places of one cell's weights in memory that holds those of a stack, in elements from its begin. Each
+/// weight is dense and row-major there. -1: there is none.
+struct RnnPlaces {
+  int64_t w_ih = -1, w_hh = -1, b_ih = -1, b_hh = -1;
+};
+/// The places of all weights of a stack, as the backend's kernels want them.
+struct RnnStackLayout {
+  int64_t elements = 0;  ///< of the whole memory
+  std::vector<RnnPlaces> cells;
+};
 /// The inputs of a stack.
 struct RnnStackInputs {
   View x;       ///< [T, N, I]
   View h0, c0;  ///< [cells, N, H]; c0 LSTM only
   std::span<const RnnWeights> cells;
+  View space = {};  ///< rank 1: the memory of which all weights are parts; absent if there is none
 };
 /// The outputs of a stack.
 struct RnnStackOutputs {
@@ -143,6 +155,7 @@ struct RnnStackOutputs {
 struct RnnStackGrads {
   View dx, dh0, dc0;                  ///< absent: not wanted; overwritten
   std::span<const RnnWeights> cells;  ///< the gradients of each cell's weights; absent: not wanted
+  View space = {};                    ///< as RnnStackInputs::space
 };
 /// Sizes, in elements of x's dtype, of the buffers that a stack keeps for its backward. `weights` holds the
 /// weights in the backend's format, `reserve` everything else.
@@ -150,6 +163,9 @@ struct RnnStackRoom {
   int64_t weights = 0, reserve = 0;
   /// Not 0: the layers overlap in chunks of as many steps, and dropout has the masks of Backend::dropout.
   int64_t chunk = 0;
+  /// Weights and gradients that lie so in one memory (`space`) are not copied. Null: there is no such layout.
+  std::shared_ptr<const RnnStackLayout> layout = nullptr;
+  bool in_place = false;  ///< the weights given lie so; forward and backward need no buffer for them
 };
 
 /// The operations of one device. Callers have checked all sizes and allocated the outputs.
@@ -292,7 +308,7 @@ class WEFT_API Backend {
                             View dcn, const RnnGrads&) = 0;
   /// Buffer sizes if the backend can run this stack in one call, else nullopt: callers then go layer by
   /// layer. The answer depends on sizes, absent views and x's dtype only; other inputs are converted
-  /// afterwards.
+  /// afterwards. `in_place` also depends on the weights' memory and dtype.
   virtual std::optional<RnnStackRoom> rnn_stack(Context&, const RnnStack&, const RnnStackInputs&) {
     return std::nullopt;
   }

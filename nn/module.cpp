@@ -262,12 +262,14 @@ void Module::to(Device device) {
   visit("", true, [&](const std::string&, const Tensor& tensor, bool) {
     set_data(tensor, tensor.detach().to(device));
   });
+  for (const auto& entry : named_modules()) entry.second->parameters_moved();
 }
 
 void Module::to(DType dtype) {
   visit("", true, [&](const std::string&, const Tensor& tensor, bool) {
     if (tensor.is_floating_point()) set_data(tensor, tensor.detach().to(dtype));
   });
+  for (const auto& entry : named_modules()) entry.second->parameters_moved();
 }
 
 void Module::seed(uint64_t seed, std::string_view prefix) {

@@ -133,6 +133,8 @@ class WEFT_API Module {
   void add(std::string name, Module& child);
 
  private:
+  /// Called when to() has moved all parameters and buffers.
+  virtual void parameters_moved() {}
   template <class F> void visit(const std::string& prefix, bool recurse, F&& f) const;
   void check_name(const std::string& name) const;
   // The member of a module. Null if the module is not of the member's class: its derived part is gone.

@@ -1,14 +1,17 @@
 // Recurrent layers: checks, stacking of rnn_layer over layers and directions, and dropout between layers.
-// Where the device supports it, the whole stack is one call (rnn_stack).
+// Where the device supports it, the whole stack is one call (rnn_stack), on parameters that lie as the call
+// wants them (flatten_parameters).
 #include <weft/nn/rnn.h>
 
 #include <cmath>
 
 #include <weft/autograd/ops/inner/rnn_stack.h>
 #include <weft/autograd/ops/ops.h>
+#include <weft/autograd/tape/inner/set_data.h>
 #include <weft/nn/init.h>
 #include <weft/nn/inner/type_of_x.h>
 #include <weft/tensor/factories.h>
+#include <weft/tensor/inner/launch.h>
 
 namespace weft::nn {
 namespace {
@@ -71,16 +74,47 @@ Tensor Recurrent::check_state(const char* what, const Tensor& state, const Tenso
   return state;
 }
 
-/// The stack in one call, or nullopt if x's device does not support it.
-std::optional<RnnOutput> Recurrent::whole(const Tensor& x, const Tensor& h0, const Tensor& c0) const {
+RnnStack Recurrent::stack_of(double dropout) const {
+  return {.mode = mode_, .layers = options_.num_layers, .both = options_.bidirectional, .dropout = dropout};
+}
+
+std::vector<Tensor> Recurrent::all_weights() const {
   std::vector<Tensor> all;
   for (const Weights& w : weights_) all.insert(all.end(), {w.w_ih, w.w_hh, w.b_ih, w.b_hh});
+  return all;
+}
+
+void Recurrent::flatten_parameters() {
+  const Tensor& first = weights_[0].w_ih;
+  if (first.device().is_cpu() || launch::backend_of(first).recording(launch::context())) return;
+  const std::vector<Tensor> all = all_weights();
+  for (const Tensor& p : all) {
+    if (!p.defined()) continue;
+    const Storage& s = *p.body().storage;
+    if (s.use_count() != 1 || s.is_borrowed() || s.is_read_only() || s.lock() ||
+        p.device() != first.device() || p.dtype() != first.dtype() || !p.is_leaf())
+      return;
+  }
+  const std::vector<Tensor> fresh = rnn_stack_weights(stack_of(0), all);
+  for (size_t i = 0; i < fresh.size(); ++i) {
+    if (!fresh[i].defined()) continue;
+    const Tensor gradient = all[i].grad();
+    set_data(all[i], fresh[i]);
+    all[i].set_grad(gradient);
+  }
+}
+
+void Recurrent::parameters_moved() {
+  try {
+    flatten_parameters();
+  } catch (const OutOfMemoryError&) {  // they have moved all the same
+  }
+}
+
+/// The stack in one call, or nullopt if x's device does not support it.
+std::optional<RnnOutput> Recurrent::whole(const Tensor& x, const Tensor& h0, const Tensor& c0) const {
   const bool drops = is_training() && options_.num_layers > 1;
-  auto out = rnn_stack({.mode = mode_,
-                        .layers = options_.num_layers,
-                        .both = options_.bidirectional,
-                        .dropout = drops ? options_.dropout : 0},
-                       x, h0, c0, all, generator());
+  auto out = rnn_stack(stack_of(drops ? options_.dropout : 0), x, h0, c0, all_weights(), generator());
   if (!out) return std::nullopt;
   return RnnOutput{options_.batch_first ? out->y.transpose(0, 1) : out->y, out->hn, out->cn};
 }

@@ -36,6 +36,13 @@ class WEFT_API Recurrent : public Module {
   /// Throws: ShapeError, DTypeError.
   RnnOutput forward(const Tensor& x, const Tensor& h0 = {}, const Tensor& c0 = {}) const;
   void reset_parameters(Generator* generator = nullptr);
+  /// Moves the parameters, with values and gradients, into one block of memory in cuDNN's layout. A call then
+  /// copies no weights; otherwise it copies all of them into such a block. Each parameter stays a tensor of
+  /// its own. to() does this too, so it is needed only if cuda::set_use_cudnn(true) came later. Nothing
+  /// changes on the CPU, without cuDNN, and while a graph is recorded. Nor does it if other tensors or graphs
+  /// use the memory of a parameter, or if one is frozen, marked concurrent or in memory of from_blob().
+  /// Throws: OutOfMemoryError, with nothing changed; to() leaves the parameters as they are then.
+  void flatten_parameters();
   std::string name() const override;
   int64_t input_size() const { return input_; }
   int64_t hidden_size() const { return hidden_; }
@@ -49,6 +56,9 @@ class WEFT_API Recurrent : public Module {
   struct Weights {
     Tensor w_ih, w_hh, b_ih, b_hh;
   };
+  void parameters_moved() override;
+  RnnStack stack_of(double dropout) const;
+  std::vector<Tensor> all_weights() const;
   std::optional<RnnOutput> whole(const Tensor& x, const Tensor& h0, const Tensor& c0) const;
   Tensor check_state(const char* what, const Tensor& state, const Tensor& x, int64_t n) const;
   RnnMode mode_;

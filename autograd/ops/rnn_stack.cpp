@@ -1,6 +1,10 @@
 // rnn_stack (inner/rnn_stack.h). The node keeps its inputs, its outputs and the backend's reserve. It also
-// keeps packed weights, unless they are larger than the reserve: then backward packs them again.
+// keeps packed weights, unless they are larger than the reserve: then backward packs them again. Weights that
+// are parts of one memory (Storage::part) in the backend's layout need no packing. Gradients of all weights
+// are made as such parts. So each has a storage of its own, and a leaf takes it over without a copy.
 #include <weft/autograd/ops/inner/rnn_stack.h>
+
+#include <algorithm>
 
 #include <weft/autograd/ops/inner/formula.h>
 
@@ -15,6 +19,51 @@ constexpr size_t kBefore = 3, kEach = 4;  // x, h0, c0; then the weights of each
 
 using StackArgs = std::vector<Tensor>;
 
+/// The memory of which all defined weights are parts, else the absent View.
+View space_of(std::span<const Tensor> weights) {
+  const Storage* whole = nullptr;
+  const Tensor* first = nullptr;
+  for (const Tensor& w : weights) {
+    if (!w.defined()) continue;
+    const Storage* const of = w.body().storage->whole();
+    if (!of || (first && of != whole)) return {};
+    whole = of, first = &w;
+  }
+  if (!first) return {};
+  return {
+      whole->data(), first->dtype(), {static_cast<int64_t>(whole->bytes()) / size_of(first->dtype())}, {1}};
+}
+
+/// Whether the layout has a place for every weight, and a weight for every place.
+bool fits(const RnnStackLayout& layout, std::span<const Tensor> weights) {
+  for (size_t i = 0; i < layout.cells.size(); ++i) {
+    const RnnPlaces& p = layout.cells[i];
+    const Tensor* const w = &weights[kEach * i];
+    if (!w[2].defined() != (p.b_ih < 0) || !w[3].defined() != (p.b_hh < 0)) return false;
+  }
+  return true;
+}
+
+/// Tensors like the weights, uninitialised, as parts of one memory.
+std::vector<Tensor> laid_out(const RnnStackLayout& layout, std::span<const Tensor> weights) {
+  const DType dtype = weights[0].dtype();
+  const auto element = static_cast<size_t>(size_of(dtype));
+  const Ref<Storage> whole =
+      Storage::allocate(weights[0].device(), static_cast<size_t>(layout.elements) * element);
+  std::vector<Tensor> out(weights.size());
+  for (size_t i = 0; i < weights.size(); ++i) {
+    if (!weights[i].defined()) continue;
+    const RnnPlaces& cell = layout.cells[i / kEach];
+    const int64_t places[kEach] = {cell.w_ih, cell.w_hh, cell.b_ih, cell.b_hh};
+    const Shape& sizes = weights[i].sizes();
+    out[i] = Tensor(Ref<TensorBody>::adopt(
+        new TensorBody(Storage::part(whole, static_cast<size_t>(places[i % kEach]) * element,
+                                     static_cast<size_t>(sizes.numel()) * element),
+                       0, sizes, contiguous_strides(sizes), dtype)));
+  }
+  return out;
+}
+
 /// Views of a list of arguments, or of their gradients.
 std::vector<RnnWeights> cells_of(const StackArgs& a) {
   std::vector<RnnWeights> cells;
@@ -22,6 +71,11 @@ std::vector<RnnWeights> cells_of(const StackArgs& a) {
     cells.push_back(
         {optional_view(a[i]), optional_view(a[i + 1]), optional_view(a[i + 2]), optional_view(a[i + 3])});
   return cells;
+}
+
+RnnStackInputs inputs_of(const StackArgs& a, std::span<const RnnWeights> cells) {
+  return {optional_view(a[0]), optional_view(a[1]), optional_view(a[2]), cells,
+          space_of({a.begin() + kBefore, a.end()})};
 }
 
 /// {y, hn, cn} by plain ops.
@@ -47,20 +101,26 @@ std::vector<Tensor> composed_stack(const RnnStack& s, const StackArgs& a) {
   return {x, stack(h, 0), lstm ? stack(c, 0) : Tensor()};
 }
 
-GradList stack_backward(const RnnStack& s, const StackArgs& saved, const Tensor outputs[],
-                        const Tensor kept[], const GradList& gs, Needs needs) {
+GradList stack_backward(const RnnStack& s, const RnnStackLayout* layout, const StackArgs& saved,
+                        const Tensor outputs[], const Tensor kept[], const GradList& gs, Needs needs) {
   const StackArgs a = formula::contiguous_all(saved),
                   g = formula::contiguous_all({gs[0], gs[1], gs.size() > 2 ? gs[2] : Tensor()});
   StackArgs d(a.size());
+  bool all = true;
+  for (size_t i = kBefore; i < a.size(); ++i) all = all && (needs[static_cast<int>(i)] || !a[i].defined());
+  const std::span<const Tensor> weights(a.begin() + kBefore, a.end());
+  if (layout && all && fits(*layout, weights))
+    std::ranges::move(laid_out(*layout, weights), d.begin() + kBefore);
   for (size_t i = 0; i < a.size(); ++i)
-    if (a[i].defined() && needs[static_cast<int>(i)]) d[i] = empty_like(a[i]);
+    if (a[i].defined() && !d[i].defined() && needs[static_cast<int>(i)]) d[i] = empty_like(a[i]);
   const std::vector<RnnWeights> cells = cells_of(a), wanted = cells_of(d);
   launch::backend_of(a[0]).rnn_stack_backward(
-      launch::context(), s, {optional_view(a[0]), optional_view(a[1]), optional_view(a[2]), cells},
+      launch::context(), s, inputs_of(a, cells),
       {optional_view(outputs[0]), optional_view(outputs[1]), optional_view(outputs[2]),
        optional_view(kept[0]), optional_view(kept[1])},
       optional_view(g[0]), optional_view(g[1]), optional_view(g[2]),
-      {optional_view(d[0]), optional_view(d[1]), optional_view(d[2]), wanted});
+      {optional_view(d[0]), optional_view(d[1]), optional_view(d[2]), wanted,
+       space_of({d.begin() + kBefore, d.end()})});
   GradList result(d.size());
   for (size_t i = 0; i < d.size(); ++i) result[i] = std::move(d[i]);
   return result;
@@ -80,16 +140,15 @@ std::optional<RnnResult> rnn_stack(RnnStack stack, const Tensor& x, const Tensor
   // The backend decides by sizes and x's dtype, so nothing is cast or copied before.
   Backend& device = launch::backend_of(x);
   std::vector<RnnWeights> cells = cells_of(args);
-  View typed = optional_view(args[0]);
-  typed.dtype = lowered(x);
-  const auto room = device.rnn_stack(launch::context(), stack,
-                                     {typed, optional_view(args[1]), optional_view(args[2]), cells});
+  RnnStackInputs before = inputs_of(args, cells);
+  before.x.dtype = lowered(x);
+  const auto room = device.rnn_stack(launch::context(), stack, before);
   if (!room) return std::nullopt;
 
   for (Tensor& t : args) t = DeviceAutocastArg(t).get();
   const StackArgs a = formula::contiguous_all(args);
   cells = cells_of(a);
-  const RnnStackInputs in{optional_view(a[0]), optional_view(a[1]), optional_view(a[2]), cells};
+  const RnnStackInputs in = inputs_of(a, cells);
   const bool wanted = detail::wants_record(std::span<const Tensor>(args));
   const int64_t steps = x.size(0), n = x.size(1), width = weights[1].size(1);
   const bool own_masks = stack.dropout > 0 && room->chunk == 0;
@@ -107,7 +166,7 @@ std::optional<RnnResult> rnn_stack(RnnStack stack, const Tensor& x, const Tensor
   const bool keeps = wanted || own_masks;
   // Weights larger than the reserve are packed again for backward. A program may make many calls of one step
   // each, and every node would keep them.
-  const bool packs = wanted && room->weights > 0 && room->weights <= room->reserve;
+  const bool packs = wanted && !room->in_place && room->weights > 0 && room->weights <= room->reserve;
   const Tensor packed = packs ? empty({room->weights}, like) : Tensor(),
                reserve = keeps ? empty({room->reserve}, like) : Tensor();
   device.rnn_stack_forward(launch::context(), stack, in,
@@ -121,8 +180,8 @@ std::optional<RnnResult> rnn_stack(RnnStack stack, const Tensor& x, const Tensor
   record(
       name, std::span<Tensor>(outputs, lstm ? 3 : 2), std::span<const Tensor>(args),
       [stack, saved = std::move(saved), y = SavedOutput(outputs[0], 0), hn = SavedOutput(outputs[1], 1),
-       cn = lstm ? SavedOutput(outputs[2], 2) : SavedOutput(outputs[1], 1), packed,
-       reserve](const GradList& gs, Needs needs) -> GradList {
+       cn = lstm ? SavedOutput(outputs[2], 2) : SavedOutput(outputs[1], 1), packed, reserve,
+       layout = room->layout](const GradList& gs, Needs needs) -> GradList {
         const bool two = stack.mode == RnnMode::kLstm;
         StackArgs inputs;
         for (const Saved& s : saved) inputs.push_back(s.defined() ? s.get() : Tensor());
@@ -135,9 +194,33 @@ std::optional<RnnResult> rnn_stack(RnnStack stack, const Tensor& x, const Tensor
                                             inputs, {gs[0], gs[1], two ? gs[2] : Tensor()}, needs);
         }
         const Tensor given[3] = {y.get(), hn.get(), two ? cn.get() : Tensor()}, kept[2] = {packed, reserve};
-        return stack_backward(stack, inputs, given, kept, gs, needs);
+        return stack_backward(stack, layout.get(), inputs, given, kept, gs, needs);
       });
   return RnnResult{outputs[0], outputs[1], outputs[2]};
+}
+
+std::vector<Tensor> rnn_stack_weights(const RnnStack& stack, std::span<const Tensor> weights) {
+  const Tensor& w_ih = weights[0];
+  if (w_ih.device().is_cpu()) return {};
+  // Layouts do not depend on the sequences, so one of a single step will do.
+  const int64_t width = weights[1].size(1);
+  const auto stands_for = [&](const Shape& sizes) {
+    return View{w_ih.address(), w_ih.dtype(), sizes, contiguous_strides(sizes)};
+  };
+  StackArgs args(kBefore);
+  args.insert(args.end(), weights.begin(), weights.end());
+  const std::vector<RnnWeights> cells = cells_of(args);
+  RnnStackInputs in = inputs_of(args, cells);
+  in.x = stands_for({1, 1, w_ih.size(1)});
+  in.h0 = in.c0 = stands_for({stack.cells(), 1, width});
+  const auto room = launch::backend_of(w_ih).rnn_stack(launch::context(), stack, in);
+  if (!room || !room->layout || room->in_place || !fits(*room->layout, weights)) return {};
+  std::vector<Tensor> out = laid_out(*room->layout, weights);
+  const NoGrad off;
+  launch::backend_of(w_ih).fill(launch::context(), 0, space_of(out));  // what lies between the weights
+  for (size_t i = 0; i < out.size(); ++i)
+    if (out[i].defined()) out[i].copy_(weights[i]);
+  return out;
 }
 
 }  // namespace weft

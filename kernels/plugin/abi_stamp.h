@@ -30,8 +30,8 @@ inline std::string abi_stamp() {
   size(Device) size(Shape) size(View) size(Scalar) size(Context) size(PhiloxKey) size(StepTensor)   \
       size(StepKernel) size(StepCuda) size(NextStep) size(LossScale) size(RnnLayer) size(RnnInputs) \
           size(RnnOutputs) size(RnnGrads) size(RnnStack) size(RnnWeights) size(RnnStackInputs)      \
-              size(RnnStackOutputs) size(RnnStackGrads) size(RnnStackRoom) size(MemoryStats)        \
-                  size(DeviceProperties) size(SharedBlock)
+              size(RnnStackOutputs) size(RnnStackGrads) size(RnnPlaces) size(RnnStackLayout)        \
+                  size(RnnStackRoom) size(MemoryStats) size(DeviceProperties) size(SharedBlock)
   WEFT_PASSED(WEFT_SIZE_OF)
 #undef WEFT_PASSED
 #undef WEFT_SIZE_OF

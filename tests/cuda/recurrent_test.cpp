@@ -1,10 +1,11 @@
 // Recurrent layers on the device, where there is one: cuDNN's against weft's own cell, both against the CPU,
-// and stacks in chunks against their layers.
+// parameters in cuDNN's layout, and stacks in chunks against their layers.
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstring>
 
+#include <weft/autograd/tape/inner/set_data.h>
 #include <weft/kernels/accelerator.h>
 #include <weft/kernels/cuda_settings.h>
 #include <weft/tensor/cuda.h>
@@ -223,6 +224,37 @@ TEST_F(CudaRecurrent, a_stack_in_chunks_matches_its_layers_and_the_cpu) {
     }
     expect_near(run_stack(dtype, gpu, 6, false), run_stack(dtype, kCpu, 6, false), tolerance(dtype));
   }
+}
+
+TEST_F(CudaRecurrent, parameters_in_cudnns_layout_give_the_bits_of_packed_ones) {
+  cuda::set_use_cudnn(true);
+  if (!on_cudnn({}, gpu)) GTEST_SKIP() << "there is no cuDNN here";
+  for (const DType dtype : {kFloat32, kFloat16, kBFloat16, kFloat64})
+    for (const bool both : {false, true}) {
+      SCOPED_TRACE(str(dtype, " both ", both));
+      const auto trained = [&](bool flat) {
+        Generator numbers(3);
+        nn::GRU stack(33, 45,
+                      {.num_layers = 2, .bidirectional = both, .dtype = dtype, .generator = &numbers});
+        stack.to(gpu);
+        const std::vector<Tensor> all = stack.parameters();
+        for (const Tensor& p : all) {
+          EXPECT_NE(p.body().storage->whole(), nullptr);
+          if (!flat) set_data(p, p.detach().clone());
+        }
+        const Tensor x = randn({9, 4, 33}, {.dtype = kFloat64}, &numbers).to(dtype).to(gpu);
+        optim::AdamW adam(all, {.master_weights = true});
+        for (int i = 0; i < 3; ++i) {
+          const Tensor y = stack.forward(x).y;
+          (y * y).mean().backward();
+          adam.step(), adam.zero_grad();
+        }
+        std::vector<Tensor> out;
+        for (const Tensor& p : all) out.push_back(p.detach().to(kCpu).to(kFloat64));
+        return out;
+      };
+      EXPECT_TRUE(same_bits(trained(true), trained(false)));
+    }
 }
 
 }  // namespace

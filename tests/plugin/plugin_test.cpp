@@ -91,7 +91,8 @@ TEST(Plugin, a_library_of_another_build_is_refused_with_both_stamps) {
     check(holds(text, "does not fit") && holds(text, "weft 0.0.0"), text);
     for (const char* const passed :
          {"View", "NextStep", "RnnLayer", "RnnInputs", "RnnOutputs", "RnnGrads", "RnnStack", "RnnWeights",
-          "RnnStackInputs", "RnnStackOutputs", "RnnStackGrads", "RnnStackRoom", "LossScale"})
+          "RnnStackInputs", "RnnStackOutputs", "RnnStackGrads", "RnnPlaces", "RnnStackLayout", "RnnStackRoom",
+          "LossScale"})
       check(holds(text, str(", ", passed, " ")), str(passed, " in ", text));
   });
 }

@@ -1,6 +1,7 @@
 // rnn_seam.h over cuDNN's RNN API: a stack of layers, or one direction of one layer. Gates are in weft's
 // order (LSTM i f g o, GRU r z n with r applied to W_hn h + b_hn). Each gate is a block in an opaque weight
-// space, which is filled before each call and read after it. The library cuDNN runs a single direction
+// space, which is filled before each call and read after it. Weights of a stack that lie as in that space
+// (Plan::holds) are used where they are, and so are such gradients. The library cuDNN runs a single direction
 // forwards only, so a reversed layer gets reversed sequences. All sequences have the length in the
 // descriptor; since 8.9.1 the array of lengths on the device is null. Bits repeat as far as cuDNN's do; its
 // documentation asks for CUBLAS_WORKSPACE_CONFIG=:4096:2.
@@ -204,7 +205,10 @@ std::optional<RnnStackRoom> room_of(CudaBackend& backend, const Job& job) {
     const Plan& plan = plan_for(backend, state, *lib, job);
     if (backend.thread_records()) make_handle(backend, *lib, state.recording_handle);
     if (plan.usable)
-      return RnnStackRoom{elements_of(plan.weights, job.dtype), elements_of(plan.reserve, job.dtype)};
+      return RnnStackRoom{.weights = elements_of(plan.weights, job.dtype),
+                          .reserve = elements_of(plan.reserve, job.dtype),
+                          .layout = plan.layout,
+                          .in_place = plan.holds(job.in.space, job.dtype, job.in.cells)};
   } catch (const CudaError&) {
     // nothing can be added to a spoilt recording, and this is its cause
     if (runtime::capture_failed(backend.stream_of({}))) throw;
@@ -225,10 +229,12 @@ void run_forward(CudaBackend& backend, Context& context, const Job& job, const R
       c0(call, job.lstm() ? job.in.c0 : View{}, job.dtype, Flow::kIn);
   const Packed y(call, out.y, job.dtype, Flow::kOut, job.reverse), hn(call, out.hn, job.dtype, Flow::kOut),
       cn(call, job.lstm() ? out.cn : View{}, job.dtype, Flow::kOut);
-  const Scratch unkept(backend, context, out.weights.defined() ? 0 : plan.weights),
+  const bool kept = out.weights.defined(),
+             in_place = !kept && plan.holds(job.in.space, job.dtype, job.in.cells);
+  const Scratch unkept(backend, context, kept || in_place ? 0 : plan.weights),
       work(backend, context, training ? plan.training_work : plan.inference_work);
-  void* const weights = out.weights.defined() ? out.weights.data : unkept.as<void>();
-  pack_weights(call, job, weights);
+  void* const weights = kept ? out.weights.data : in_place ? job.in.space.data : unkept.as<void>();
+  if (!in_place) pack_weights(call, job, weights);
   if (draws) begin_draws(call, job.stack);
   with_room(backend, [&] {
     const TraceSpan span("cudnnRNNForward", backend.stream_of(context));
@@ -271,11 +277,16 @@ void run_backward(CudaBackend& backend, Context& context, const Job& job, const 
   bool wanted = false;
   for (const RnnWeights& w : grads.cells)
     wanted = wanted || w.w_ih.defined() || w.w_hh.defined() || w.b_ih.defined() || w.b_hh.defined();
-  const bool packed = out.weights.defined();
-  // Weights packed for this call only are freed before their gradients are allocated.
-  const Scratch space(backend, context, packed && !wanted ? 0 : plan.weights),
+  const View& given = out.weights.defined()                               ? out.weights
+                      : plan.holds(job.in.space, job.dtype, job.in.cells) ? job.in.space
+                                                                          : View{};
+  const bool packs = !given.defined(), gathers = wanted && !plan.holds(grads.space, job.dtype, grads.cells);
+  // Gradients that are copied take the place of weights that were packed for this call.
+  const Scratch space(backend, context, packs || gathers ? plan.weights : 0),
       work(backend, context, plan.training_work), reserve(backend, context, plan.reserve);
-  if (!packed) pack_weights(call, job, space.as<void>());
+  void* const weights = packs ? space.as<void>() : given.data;
+  void* const sums = gathers ? space.as<void>() : grads.space.data;
+  if (packs) pack_weights(call, job, weights);
   with_room(backend, [&] {
     const TraceSpan span("cudnnRNNBackwardData", stream);
     // cuDNN writes to it, and a retained graph needs it again
@@ -284,21 +295,21 @@ void run_backward(CudaBackend& backend, Context& context, const Job& job, const 
               call.handle, plan.rnn, nullptr, plan.y, y.data(), dy.defined() ? grad.data() : zeros.as<void>(),
               plan.x, grads.dx.defined() ? dx.data() : unwanted.as<void>(), plan.state, h0.data(),
               late_h.data(), dh0.data(), plan.state, c0.data(), late_c.data(), dc0.data(), plan.weights,
-              packed ? out.weights.data : space.as<void>(), work.bytes(), work.as<void>(), plan.reserve,
-              reserve.as<void>()),
+              weights, work.bytes(), work.as<void>(), plan.reserve, reserve.as<void>()),
           "cudnnRNNBackwardData_v8");
   });
   dx.finish(), dh0.finish(), dc0.finish();
   if (!wanted) return;
   with_room(backend, [&] {
     const TraceSpan span("cudnnRNNBackwardWeights", stream);
-    runtime::fill(space.as<void>(), 0, plan.weights, stream);  // cuDNN adds gradients to the memory
-    check(lib.cudnnRNNBackwardWeights_v8(call.handle, plan.rnn, CUDNN_WGRAD_MODE_ADD, nullptr, plan.x,
-                                         x.data(), plan.state, h0.data(), plan.y, y.data(), plan.weights,
-                                         space.as<void>(), work.bytes(), work.as<void>(), plan.reserve,
-                                         reserve.as<void>()),
-          "cudnnRNNBackwardWeights_v8");
+    runtime::fill(sums, 0, plan.weights, stream);  // cuDNN adds gradients to the memory
+    check(
+        lib.cudnnRNNBackwardWeights_v8(call.handle, plan.rnn, CUDNN_WGRAD_MODE_ADD, nullptr, plan.x, x.data(),
+                                       plan.state, h0.data(), plan.y, y.data(), plan.weights, sums,
+                                       work.bytes(), work.as<void>(), plan.reserve, reserve.as<void>()),
+        "cudnnRNNBackwardWeights_v8");
   });
+  if (!gathers) return;
   for (int64_t cell = 0; cell < job.stack.cells(); ++cell)
     each_weight(call, job, space.as<void>(), cell, grads.cells[static_cast<size_t>(cell)],
                 [&](const View& ours, const View& theirs) {

@@ -5,6 +5,8 @@
 #include <weft/kernels/cuda/toolkit/rnn_cudnn_plan.h>
 
 #include <bit>
+#include <memory>
+#include <span>
 #include <vector>
 
 #include <weft/kernels/cuda/toolkit/with_room.h>
@@ -60,6 +62,41 @@ void describe_dropout(CudaBackend& backend, Plan& plan, DeviceState& state, doub
   runtime::record(random.drawn, backend.default_stream());
 }
 
+/// The weight space's layout; null if not every weight of weft's is one dense matrix there.
+std::shared_ptr<const RnnStackLayout> layout_of(CudaBackend& backend, DeviceState& state, const Plan& plan,
+                                                const Job& job) {
+  const Library& lib = plan.lib;
+  const View& given = job.in.space;
+  const int64_t element = size_of(job.dtype);
+  const bool enough = given.defined() && static_cast<size_t>(given.numel() * element) >= plan.weights;
+  const Scratch own(backend, {}, enough ? 0 : plan.weights);  // cuDNN tells addresses, of real memory only
+  char* const space = enough ? given.as<char>() : own.as<char>();
+  auto layout = std::make_shared<RnnStackLayout>();
+  layout->elements = (static_cast<int64_t>(plan.weights) + element - 1) / element;
+  for (int64_t cell = 0; cell < job.stack.cells(); ++cell) {
+    RnnPlaces places;
+    for (int id = 0; id < 2 * job.gates(); ++id) {
+      void *matrix = nullptr, *bias = nullptr;
+      if (lib.cudnnGetRNNWeightParams(state.handle, plan.rnn, static_cast<int32_t>(cell), plan.weights, space,
+                                      id, plan.matrix, &matrix, plan.bias, &bias) != CUDNN_STATUS_SUCCESS)
+        return nullptr;
+      const bool of_input = id < job.gates();
+      const int64_t gate = id % job.gates();
+      const auto joins = [&](int64_t& place, const void* p, int64_t numel) {
+        const int64_t at = static_cast<const char*>(p) - space;
+        if (gate == 0) place = at / element;
+        return at == (place + gate * numel) * element;
+      };
+      if (!joins(of_input ? places.w_ih : places.w_hh, matrix,
+                 job.hidden * (of_input ? job.inputs_of(cell) : job.hidden)) ||
+          (job.biased() && !joins(of_input ? places.b_ih : places.b_hh, bias, job.hidden)))
+        return nullptr;
+    }
+    layout->cells.push_back(places);
+  }
+  return layout;
+}
+
 /// Throws: CudaError if any call of cuDNN refuses the job.
 void describe(Plan& plan, DeviceState& state, const Job& job, bool tf32) {
   const Library& lib = plan.lib;
@@ -99,6 +136,24 @@ void describe(Plan& plan, DeviceState& state, const Job& job, bool tf32) {
 }
 
 }  // namespace
+
+bool Plan::holds(const View& space, DType dtype, std::span<const RnnWeights> cells) const {
+  if (!layout || !space.defined() || space.dtype != dtype || space.numel() < layout->elements ||
+      cells.size() != layout->cells.size())
+    return false;
+  const auto lies = [&](const View& v, int64_t place) {
+    return v.defined() ? place >= 0 && v.dtype == dtype && v.is_contiguous() &&
+                             v.data == space.as<char>() + place * size_of(dtype)
+                       : place < 0;
+  };
+  for (size_t i = 0; i < cells.size(); ++i) {
+    const RnnPlaces& p = layout->cells[i];
+    const RnnWeights& w = cells[i];
+    if (!lies(w.w_ih, p.w_ih) || !lies(w.w_hh, p.w_hh) || !lies(w.b_ih, p.b_ih) || !lies(w.b_hh, p.b_hh))
+      return false;
+  }
+  return true;
+}
 
 Job job_of(const RnnLayer& layer, const RnnInputs& in, RnnWeights& cell) {
   cell = {in.w_ih, in.w_hh, in.b_ih, in.b_hh};
@@ -154,6 +209,7 @@ Plan& plan_for(CudaBackend& backend, DeviceState& state, const Library& lib, con
   try {
     describe_dropout(backend, *plan, state, job.stack.dropout);
     with_room(backend, [&] { describe(*plan, state, job, tf32); });
+    plan->layout = layout_of(backend, state, *plan, job);
   } catch (const CudaError&) {
     if (recording) throw;  // only this call fails; the next one tries again
   }

@@ -50,6 +50,10 @@ struct Plan {
                                            "cudnnCreateTensorDescriptor"};
   bool usable = false;  // cuDNN accepted all descriptors
   size_t weights = 0, reserve = 0, training_work = 0, inference_work = 0;
+  /// of the weight space; null if cuDNN separates the gates of a weight
+  std::shared_ptr<const RnnStackLayout> layout = nullptr;
+  /// Whether all cells' weights, or their gradients, lie in `space` as in cuDNN's weight space.
+  bool holds(const View& space, DType dtype, std::span<const RnnWeights> cells) const;
 };
 
 /// The random states of dropout. All plans of a device use the same states, one call after another.

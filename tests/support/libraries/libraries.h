@@ -41,8 +41,10 @@ struct Counts {
   uint32_t last_epilogue = 0;  ///< of cuBLASLt's last product
   int64_t rnn_inference = 0, rnn_training = 0, rnn_backward_data = 0, rnn_backward_weights = 0;
   int64_t rnn_layers = 0;     ///< layers run by forward; two directions count as two
-  int64_t weight_blocks = 0;  ///< queries for the place of a gate's weights
-  int64_t dropout_sizes = 0;  ///< queries for the size of dropout's states
+  int64_t weight_blocks = 0;  ///< queries for the place of a gate's weights; each copy of weights makes them
+  const void* last_weights = nullptr;  ///< the weight space of cuDNN's last forward or backward
+  const void* last_sums = nullptr;     ///< that of its last gradients of weights
+  int64_t dropout_sizes = 0;           ///< queries for the size of dropout's states
   int64_t attention_plans = 0, attention_forward = 0, attention_backward = 0;
   int64_t live = 0;         ///< descriptors made and not destroyed
   int64_t graph_nodes = 0;  ///< the same of graphs

@@ -339,6 +339,7 @@ cudnnStatus_t cudnnRNNForward(cudnnHandle_t handle, cudnnRNNDescriptor_t rnn, cu
   expect_data("cudnnRNNForward", {x, y}, {hx, hy, lstm ? cx : nullptr, lstm ? cy : nullptr});
   ++(training ? counts().rnn_training : counts().rnn_inference);
   counts().rnn_layers += s.layers * s.directions;
+  counts().last_weights = weights;
   const ForwardData data{
       x, y, hx, hy, lstm ? cx : nullptr, lstm ? cy : nullptr, weights, training ? reserve : nullptr};
   issue(handle, "cudnnRNNForward", [=] {
@@ -370,6 +371,7 @@ cudnnStatus_t cudnnRNNBackwardData_v8(cudnnHandle_t handle, cudnnRNNDescriptor_t
   expect_data("cudnnRNNBackwardData_v8", {y, dy, dx}, {hx, dhy, dhx});
   if (lstm) expect_data("cudnnRNNBackwardData_v8", {}, {cx, dcy, dcx});
   ++counts().rnn_backward_data;
+  counts().last_weights = weights;
   const BackwardData data{
       y,       dy,     dx, hx, dhy, dhx, lstm ? cx : nullptr, lstm ? dcy : nullptr, lstm ? dcx : nullptr,
       weights, reserve};
@@ -400,6 +402,7 @@ cudnnStatus_t cudnnRNNBackwardWeights_v8(cudnnHandle_t handle, cudnnRNNDescripto
   expect_spaces(spaces, true, "cudnnRNNBackwardWeights_v8");
   expect_data("cudnnRNNBackwardWeights_v8", {x, y}, {hx});
   ++counts().rnn_backward_weights;
+  counts().last_sums = weights;
   issue(handle, "cudnnRNNBackwardWeights_v8", [=] {
     spoil(work, work_size);
     backward_weights(s, x, hx, y, weights, reserve);

@@ -192,9 +192,11 @@ uint64_t Stack::key() const {
 }
 
 // The layout of the weights: the last layer first. In each layer the matrices of the state follow one
-// another. The matrices of the input are separate and in reverse order, and so are the biases.
+// another. If `joins_gates`, the matrices of the input and the biases do so too. Else these are separate and
+// in reverse order, and so are the biases of the state.
 Block block_of(const Stack& s, int64_t pseudo, int64_t id) {
   const int64_t gates = s.gates(), element = size_of(s.type);
+  const bool joined = s.joins_gates();
   Block found;
   int64_t at = kGap;
   for (int64_t l = s.layers * s.directions - 1; l >= 0; --l) {
@@ -202,18 +204,22 @@ Block block_of(const Stack& s, int64_t pseudo, int64_t id) {
       if (l == pseudo && of == id) found.*where = at;
       at += bytes;
     };
-    for (int64_t g = 0; g < gates; ++g) place(s.hidden * s.hidden * element, gates + g, &Block::matrix);
-    at = behind(at);
-    for (int64_t g = gates - 1; g >= 0; --g)
-      place(s.hidden * s.inputs_of(l) * element, g, &Block::matrix), at = behind(at);
+    const auto place_gates = [&](int64_t bytes, int64_t first, int64_t Block::*where, bool apart) {
+      for (int64_t g = 0; g < gates; ++g) {
+        place(bytes, first + (apart ? gates - 1 - g : g), where);
+        if (apart) at = behind(at);
+      }
+      if (joined) at += element;  // the next one is aligned to an element only
+      else at = behind(at);
+    };
+    place_gates(s.hidden * s.hidden * element, gates, &Block::matrix, false);
+    place_gates(s.hidden * s.inputs_of(l) * element, 0, &Block::matrix, !joined);
     if (s.bias == CUDNN_RNN_DOUBLE_BIAS || s.bias == CUDNN_RNN_SINGLE_INP_BIAS)
-      for (int64_t g = 0; g < gates; ++g) place(s.hidden * element, g, &Block::bias);
-    at = behind(at);
+      place_gates(s.hidden * element, 0, &Block::bias, false);
     if (s.bias == CUDNN_RNN_DOUBLE_BIAS || s.bias == CUDNN_RNN_SINGLE_REC_BIAS)
-      for (int64_t g = gates - 1; g >= 0; --g)
-        place(s.hidden * element, gates + g, &Block::bias), at = behind(at);
+      place_gates(s.hidden * element, gates, &Block::bias, !joined);
   }
-  if (pseudo == -1) found.matrix = at;
+  if (pseudo == -1) found.matrix = behind(at);
   else found.rows = s.hidden, found.columns = id < gates ? s.inputs_of(pseudo) : s.hidden;
   return found;
 }

@@ -27,6 +27,9 @@ struct Stack {
   int64_t batch() const { return static_cast<int64_t>(lengths.size()); }
   int64_t width() const { return directions * hidden; }
   int64_t inputs_of(int64_t pseudo) const { return pseudo < directions ? inputs : width(); }
+  /// Whether all gates of a weight follow one another in the weight space, as in NVIDIA's cuDNN. Its
+  /// documentation does not promise that, so other sizes have another layout.
+  bool joins_gates() const { return hidden % 3 == 0; }
   int64_t rows() const;
   /// The packed row of step t of sequence n.
   int64_t row(int64_t t, int64_t n) const;
