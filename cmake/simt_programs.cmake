@@ -1,4 +1,4 @@
-# Example programs on emulated devices, and the models of `rnn` for test_simt_distributed.
+# Example programs and bench_gpu on emulated devices, and the models of `rnn` for test_simt_distributed.
 if(TARGET weft_examples_common AND WEFT_HAVE_DISTRIBUTED_SIM)
   set(rnn ${PROJECT_SOURCE_DIR}/examples/rnn)
   add_library(weft_rnn_parts OBJECT
@@ -21,6 +21,12 @@ if(TARGET weft_examples_common AND WEFT_HAVE_DISTRIBUTED_SIM)
   target_link_libraries(hello_cuda_emulated PRIVATE weft_simt weft_simt_plain)
   weft_unity(hello_cuda_emulated)
   weft_test_headers(hello_cuda_emulated core)
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/bench/gpu/*.cpp)
+  weft_program(bench_gpu_emulated weft_examples_common ${sources} ${tests}/support/simt/program/install.cpp)
+  target_compile_options(bench_gpu_emulated PRIVATE ${test_level})
+  target_link_libraries(bench_gpu_emulated PRIVATE weft_simt weft_simt_plain)
+  weft_unity(bench_gpu_emulated)
+  weft_test_headers(bench_gpu_emulated core)
   # With devices whose gradients travel over the emulated NCCL, which calls back.
   foreach(program data_parallel hybrid)
     weft_program(${program}_emulated weft_examples_common ${PROJECT_SOURCE_DIR}/examples/${program}/main.cpp

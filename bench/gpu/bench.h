@@ -34,7 +34,7 @@ struct Bench {
   double copy_rate = 0;  ///< measured rate of a copy on the device, in bytes per second
   int samples = 15;
   double seconds = 0.05;  ///< length of a sample
-  int failures = 0;
+  int failures = 0, left_out = 0;
 
   bool wants(const std::string& name) const { return std::regex_search(name, filter); }
 
@@ -51,6 +51,11 @@ struct Bench {
     ++failures;
     std::printf("%-34s failed: %s\n", name.c_str(), e.what());
   }
+  /// Says why rows that the filter wants are not measured here; that is no failure.
+  void leave_out(const std::string& names, const std::string& reason) {
+    ++left_out;
+    std::printf("%-34s left out: %s\n", names.c_str(), reason.c_str());
+  }
   double time_of(const Work& work) {
     for (int i = 0; i < 3; ++i) work();
     cuda::synchronize(gpu);
@@ -60,6 +65,26 @@ struct Bench {
     for (int i = 0; i < samples; ++i) times.push_back(sample(work, inner));
     std::nth_element(times.begin(), times.begin() + samples / 2, times.end());
     return times[static_cast<size_t>(samples / 2)];
+  }
+  /// As run(), by the clock of the host: for calls that issue no work to the device, or wait for it.
+  void run_on_host(const std::string& name, const Work& work) {
+    if (!wants(name)) return;
+    using Clock = std::chrono::steady_clock;
+    try {
+      for (int i = 0; i < 3; ++i) work();
+      std::vector<double> times;
+      const auto end = Clock::now() + std::chrono::duration<double>(seconds * samples);
+      while (times.size() < static_cast<size_t>(samples) || (Clock::now() < end && times.size() < 2000)) {
+        const auto start = Clock::now();
+        work();
+        times.push_back(std::chrono::duration<double, std::nano>(Clock::now() - start).count());
+      }
+      const auto middle = times.begin() + static_cast<int64_t>(times.size()) / 2;
+      std::nth_element(times.begin(), middle, times.end());
+      add({name, *middle});
+    } catch (const Error& e) {
+      fail(name, e);
+    }
   }
   static double sample(const Work& work, int inner) {
     cuda::Event start(gpu, true), end(gpu, true);
@@ -112,6 +137,11 @@ void attention(Bench& b);
 void optimizers(Bench& b);
 void transfers(Bench& b);
 void recurrent_layers(Bench& b);
+void sharing(Bench& b);
 void language_model(Bench& b, int64_t vocabulary, int64_t size, double dropout);
+
+/// The other process of sharing(), which this program starts with the argument --ipc-owner. Serves handles of
+/// its memory on its standard output, one for each byte of its input.
+int own_shared_memory();
 
 }  // namespace weft::bench

@@ -91,6 +91,14 @@ TEST(SimtPrograms, hello_cuda_replays_its_recorded_step_to_the_losses_of_the_cpu
   EXPECT_NEAR(loss(there), loss(here), 5e-3);
 }
 
+TEST(SimtPrograms, bench_gpu_hands_memory_over_between_two_processes) {
+  const Output out = run("bench_gpu_emulated --quick --part=ipc");
+  EXPECT_EQ(out.code, 0) << out.text;
+  for (const char* const row : {"Export", "Open", "OpenAgain", "HandOver"})
+    EXPECT_TRUE(has(out.lines(str("Ipc/", row, "/64MiB ")), " us")) << out.text;
+  EXPECT_EQ(run("bench_gpu_emulated --part=speed").code, 2);
+}
+
 TEST(SimtPrograms, rnn_names_a_device_beyond_those_that_are_there) {
   const Corpus corpus(37, 20, 4);
   const Output out =
