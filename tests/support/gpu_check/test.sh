@@ -7,7 +7,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir -p "$work/tree/scripts" "$work/tree/bench/peers" "$work/path" "$work/build/bin" "$work/build/plugin"
-cp "$root/scripts/gpu_check.sh" "$work/tree/scripts/"
+cp "$root/scripts/gpu_check.sh" "$root/scripts/gpu_pack.sh" "$work/tree/scripts/"
 failures=0
 for name in python3 python; do  # no PyTorch on any machine
   printf '#!/bin/sh\nexit 1\n' >"$work/path/$name"
@@ -116,6 +116,12 @@ tool ncu <<<'#!/bin/sh
 exit 1'
 check "a profiler without counters" 0 '^profile of kernels *skipped .*does not work here' --only profile
 good
+sed -i '2i echo "Ipc/HandOver/64MiB      12.5 us"' "$work/build/bin/bench_gpu"
+check "memory handed over" 0 '^memory between processes *passed .*Ipc/HandOver/64MiB 12.5 us' --only bench
+good
+sed -i '2i echo "Ipc      left out: no IPC here"' "$work/build/bin/bench_gpu"
+check "a device without IPC" 0 '^memory between processes *skipped .*no IPC here' --only bench
+good
 sed -i 's/"pid": 1/"pid": 0/' "$work/build/bin/bench_gpu"
 check "a trace without the device" 1 '^trace of a training step *FAILED' --only trace
 good
@@ -155,6 +161,8 @@ check "no device" 0 'no GPU here'
 check "no device to trace" 0 '^trace of a training step *skipped'
 cp "$(command -v bash)" "$work/build/bin/rnn"  # a program with libraries
 expect "a build is carried" "$work/tree/scripts/gpu_check.sh" --carry "$work/build"
+expect "a build is packed" "$work/tree/scripts/gpu_check.sh" --carry "$work/build" "$work/packed/it.tar.xz"
+expect "its folder is in the file" grep -q '^build/gpu_carry/bin/rnn$' <(tar -tJf "$work/packed/it.tar.xz")
 expect "its programs are there" [ -x "$work/tree/build/gpu_carry/bin/rnn" ]
 expect "its plugins are there" [ -d "$work/tree/build/gpu_carry/plugin" ]
 expect "its libraries are there" grep -q . <(find "$work/tree/build/gpu_carry/lib" -type f)
