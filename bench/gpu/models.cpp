@@ -135,8 +135,8 @@ struct LanguageModel : nn::Module {
 /// The chunks of the rows named `Wavefront`.
 constexpr int kChunks = 6;
 
-/// One recurrent layer, and a stack of four, forward and backward, on weft's kernels and on cuDNN; the stack
-/// also in chunks on two streams.
+/// One recurrent layer, and a stack of four, forward and backward, on weft's kernels and on cuDNN. There the
+/// weights are copied first, and then lie in its layout. The stack also runs in chunks on two streams.
 void recurrent_layers(Bench& b) {
   for (const auto& [steps, batch, size] : {std::array<int64_t, 3>{35, 20, 650},
                                            {35, 20, 1500},
@@ -158,13 +158,16 @@ void recurrent_layers(Bench& b) {
           });
         };
         run("");
+        if (layers > 1) {
+          cuda::set_recurrent_wavefront(kChunks);
+          run("Wavefront");
+          cuda::set_recurrent_wavefront(0);
+        }
         cuda::set_use_cudnn(true);
         run("Cudnn");
+        rnn.flatten_parameters();
+        run("CudnnFlat");
         cuda::set_use_cudnn(false);
-        if (layers == 1) return;
-        cuda::set_recurrent_wavefront(kChunks);
-        run("Wavefront");
-        cuda::set_recurrent_wavefront(0);
       };
       layer.template operator()<nn::LSTM>("Lstm", 1);
       layer.template operator()<nn::GRU>("Gru", 1);
@@ -175,9 +178,10 @@ void recurrent_layers(Bench& b) {
 void language_model(Bench& b, int64_t vocabulary, int64_t size, double dropout) {
   const auto row = [&](const char* kind) { return str(kind, "/", vocabulary, "/", size); };
   bool wanted = false;
-  for (const char* kind : {"LmStep", "LmForward", "LmBackward", "LmUpdate", "LmStepBFloat16", "LmStepGraph",
-                           "LmStepCudnn", "LmStepCudnnDropout", "LmStepBFloat16Cudnn", "LmStepGraphCudnn",
-                           "LmStepWavefront", "LmStepBFloat16Wavefront", "LmStepGraphWavefront"})
+  for (const char* kind :
+       {"LmStep", "LmForward", "LmBackward", "LmUpdate", "LmStepBFloat16", "LmStepGraph", "LmStepCudnn",
+        "LmStepCudnnDropout", "LmStepCudnnDropoutFlat", "LmStepBFloat16Cudnn", "LmStepGraphCudnn",
+        "LmStepWavefront", "LmStepBFloat16Wavefront", "LmStepGraphWavefront"})
     wanted |= b.wants(row(kind));
   if (!wanted) return;
   manual_seed(1);
@@ -238,6 +242,8 @@ void language_model(Bench& b, int64_t vocabulary, int64_t size, double dropout) 
   recorded(row("LmStepGraphCudnn"));
   cuda::set_cudnn_dropout(true);  // the whole stack in one call, with cuDNN's own masks
   b.run(row("LmStepCudnnDropout"), step);
+  model.rnn.flatten_parameters();
+  b.run(row("LmStepCudnnDropoutFlat"), step);
   cuda::set_cudnn_dropout(false);
   cuda::set_use_cudnn(false);
 }
