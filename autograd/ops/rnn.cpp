@@ -142,7 +142,7 @@ RnnResult rnn_layer(RnnMode mode, DeviceAutocastArg x, DeviceAutocastArg h0, Dev
   record(name, std::span<Tensor>(outputs, lstm ? 3 : 2), {x, h0, c0, w_ih, w_hh, b_ih, b_hh},
          [layer, saved = std::move(saved), y = SavedOutput(outputs[0], 0), hn = SavedOutput(outputs[1], 1),
           cn = lstm ? SavedOutput(outputs[2], 2) : SavedOutput(outputs[1], 1),
-          reserve](const GradList& gs, Needs needs) -> GradList {
+          reserve = Saved(reserve)](const GradList& gs, Needs needs) -> GradList {
            const RnnArgs in = saved.get();
            const bool two = layer.mode == RnnMode::kLstm;
            if (grad_enabled()) {
@@ -152,9 +152,11 @@ RnnResult rnn_layer(RnnMode mode, DeviceAutocastArg x, DeviceAutocastArg h0, Dev
                  },
                  in, {gs[0], gs[1], two ? gs[2] : Tensor()}, needs);
            }
-           const Tensor yt = y.get(), ht = hn.get(), ct = two ? cn.get() : Tensor();
+           const RnnArgs out =
+               formula::contiguous_all({y.get(), hn.get(), two ? cn.get() : Tensor(), reserve.get()});
            return fused_backward(
-               layer, in, {optional_view(yt), optional_view(ht), optional_view(ct), optional_view(reserve)},
+               layer, in,
+               {optional_view(out[0]), optional_view(out[1]), optional_view(out[2]), optional_view(out[3])},
                gs, needs);
          });
   return {outputs[0], outputs[1], outputs[2]};

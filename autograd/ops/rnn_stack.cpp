@@ -177,25 +177,28 @@ std::optional<RnnResult> rnn_stack(RnnStack stack, const Tensor& x, const Tensor
   const char* const name = formula::rnn_name(stack.mode);
   std::vector<Saved> saved;
   for (const Tensor& t : args) saved.push_back(t.defined() ? Saved(t) : Saved());
-  record(
-      name, std::span<Tensor>(outputs, lstm ? 3 : 2), std::span<const Tensor>(args),
-      [stack, saved = std::move(saved), y = SavedOutput(outputs[0], 0), hn = SavedOutput(outputs[1], 1),
-       cn = lstm ? SavedOutput(outputs[2], 2) : SavedOutput(outputs[1], 1), packed, reserve,
-       layout = room->layout](const GradList& gs, Needs needs) -> GradList {
-        const bool two = stack.mode == RnnMode::kLstm;
-        StackArgs inputs;
-        for (const Saved& s : saved) inputs.push_back(s.defined() ? s.get() : Tensor());
-        if (grad_enabled()) {
-          if (stack.dropout > 0 && stack.keys.empty())
-            throw AutogradError(str(formula::rnn_name(stack.mode),
-                                    ": create_graph needs the masks of dropout ", stack.dropout,
-                                    ", which cuDNN keeps to itself; see cuda::set_cudnn_dropout"));
-          return formula::composed_backward([&](const StackArgs& all) { return composed_stack(stack, all); },
-                                            inputs, {gs[0], gs[1], two ? gs[2] : Tensor()}, needs);
-        }
-        const Tensor given[3] = {y.get(), hn.get(), two ? cn.get() : Tensor()}, kept[2] = {packed, reserve};
-        return stack_backward(stack, layout.get(), inputs, given, kept, gs, needs);
-      });
+  record(name, std::span<Tensor>(outputs, lstm ? 3 : 2), std::span<const Tensor>(args),
+         [stack, saved = std::move(saved), y = SavedOutput(outputs[0], 0), hn = SavedOutput(outputs[1], 1),
+          cn = lstm ? SavedOutput(outputs[2], 2) : SavedOutput(outputs[1], 1),
+          packed = packs ? Saved(packed) : Saved(), reserve = Saved(reserve),
+          layout = room->layout](const GradList& gs, Needs needs) -> GradList {
+           const bool two = stack.mode == RnnMode::kLstm;
+           StackArgs inputs;
+           for (const Saved& s : saved) inputs.push_back(s.defined() ? s.get() : Tensor());
+           if (grad_enabled()) {
+             if (stack.dropout > 0 && stack.keys.empty())
+               throw AutogradError(str(formula::rnn_name(stack.mode),
+                                       ": create_graph needs the masks of dropout ", stack.dropout,
+                                       ", which cuDNN keeps to itself; see cuda::set_cudnn_dropout"));
+             return formula::composed_backward(
+                 [&](const StackArgs& all) { return composed_stack(stack, all); }, inputs,
+                 {gs[0], gs[1], two ? gs[2] : Tensor()}, needs);
+           }
+           const StackArgs given = formula::contiguous_all({y.get(), hn.get(), two ? cn.get() : Tensor()}),
+                           kept = formula::contiguous_all(
+                               {packed.defined() ? packed.get() : Tensor(), reserve.get()});
+           return stack_backward(stack, layout.get(), inputs, given.data(), kept.data(), gs, needs);
+         });
   return RnnResult{outputs[0], outputs[1], outputs[2]};
 }
 
@@ -217,7 +220,7 @@ std::vector<Tensor> rnn_stack_weights(const RnnStack& stack, std::span<const Ten
   if (!room || !room->layout || room->in_place || !fits(*room->layout, weights)) return {};
   std::vector<Tensor> out = laid_out(*room->layout, weights);
   const NoGrad off;
-  launch::backend_of(w_ih).fill(launch::context(), 0, space_of(out));  // what lies between the weights
+  launch::backend_of(w_ih).fill(launch::context(), 0, space_of(out));  // gaps between weights are zeros
   for (size_t i = 0; i < out.size(); ++i)
     if (out[i].defined()) out[i].copy_(weights[i]);
   return out;

@@ -170,6 +170,17 @@ TEST(SavedTensorHooks, results_that_only_backward_needs_go_through_them_too) {
   EXPECT_EQ(packed([&] { return linear_cross_entropy(reshape(x, {1, 3}), ones({2, 3}), Tensor(), row); }), 4);
   EXPECT_EQ(packed([&] { return clone(x).clamp_(2, 5); }), 1);
   EXPECT_EQ(values(x.grad()), (Numbers{0, 1, 0}));
+  const auto lstm = [&] {
+    const TensorOptions like{.dtype = x.dtype()};
+    return rnn_layer(RnnMode::kLstm, reshape(x, {3, 1, 1}), zeros({1, 1}, like), zeros({1, 1}, like),
+                     ones({4, 1}, like), ones({4, 1}, like), Tensor(), Tensor())
+        .y;
+  };
+  EXPECT_EQ(packed(lstm), 9);
+  const Numbers through_hooks = values(x.grad());
+  x.zero_grad();
+  lstm().sum().backward();
+  EXPECT_EQ(values(x.grad()), through_hooks);
 }
 
 TEST(SavedTensorHooks, a_wrong_unpack_is_an_error) {

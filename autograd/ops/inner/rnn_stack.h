@@ -18,8 +18,9 @@ namespace weft {
 std::optional<RnnResult> rnn_stack(RnnStack stack, const Tensor& x, const Tensor& h0, const Tensor& c0,
                                    std::span<const Tensor> weights, Generator& generator);
 
-/// Copies of the weights of a stack (as rnn_stack takes them) as parts of one memory, in the layout that the
-/// device's kernels read without a copy. Empty if the weights lie so already, or there is no such layout.
+/// Copies of the weights of a stack, given as rnn_stack takes them. They are parts of one memory, in the
+/// layout that the device's kernels read in place. Empty if the weights lie so already, or there is no such
+/// layout.
 std::vector<Tensor> rnn_stack_weights(const RnnStack& stack, std::span<const Tensor> weights);
 
 namespace formula {
