@@ -62,6 +62,20 @@ void describe_dropout(CudaBackend& backend, Plan& plan, DeviceState& state, doub
   runtime::record(random.drawn, backend.default_stream());
 }
 
+Key key_of(const Job& job, bool tf32, bool sequences = true) {
+  return {static_cast<int64_t>(job.stack.mode),
+          static_cast<int64_t>(job.dtype),
+          job.biased(),
+          tf32,
+          sequences ? job.steps : 0,
+          sequences ? job.batch : 0,
+          job.inputs,
+          job.hidden,
+          job.stack.layers,
+          job.stack.both,
+          sequences ? std::bit_cast<int64_t>(job.stack.dropout) : 0};
+}
+
 /// The weight space's layout; null if not every weight of weft's is one dense matrix there.
 std::shared_ptr<const RnnStackLayout> layout_of(CudaBackend& backend, DeviceState& state, const Plan& plan,
                                                 const Job& job) {
@@ -95,6 +109,16 @@ std::shared_ptr<const RnnStackLayout> layout_of(CudaBackend& backend, DeviceStat
     layout->cells.push_back(places);
   }
   return layout;
+}
+
+/// Finds the plan's layout, which is one for all sequences and dropouts. A single layer's call needs none.
+void lay_out(CudaBackend& backend, DeviceState& state, Plan& plan, const Job& job, bool tf32) {
+  if (job.layered || plan.laid_out || !plan.usable) return;
+  const Key key = key_of(job, tf32, false);
+  auto found = state.layouts.find(key);
+  if (found == state.layouts.end())
+    found = state.layouts.emplace(key, layout_of(backend, state, plan, job)).first;
+  plan.layout = found->second, plan.laid_out = true;
 }
 
 /// Throws: CudaError if any call of cuDNN refuses the job.
@@ -157,7 +181,10 @@ bool Plan::holds(const View& space, DType dtype, std::span<const RnnWeights> cel
 
 Job job_of(const RnnLayer& layer, const RnnInputs& in, RnnWeights& cell) {
   cell = {in.w_ih, in.w_hh, in.b_ih, in.b_hh};
-  return {.stack = {.mode = layer.mode}, .in = {in.x, in.h0, in.c0, {&cell, 1}}, .reverse = layer.reverse};
+  return {.stack = {.mode = layer.mode},
+          .in = {in.x, in.h0, in.c0, {&cell, 1}},
+          .reverse = layer.reverse,
+          .layered = true};
 }
 
 DeviceState& state_of(int device) {
@@ -185,18 +212,11 @@ void make_handle(CudaBackend& backend, const Library& lib, cudnnHandle_t& handle
 Plan& plan_for(CudaBackend& backend, DeviceState& state, const Library& lib, const Job& job) {
   const bool recording = backend.records();
   const bool tf32 = job.dtype == kFloat32 && allow_tf32();
-  const Key key{static_cast<int64_t>(job.stack.mode),
-                static_cast<int64_t>(job.dtype),
-                job.biased(),
-                tf32,
-                job.steps,
-                job.batch,
-                job.inputs,
-                job.hidden,
-                job.stack.layers,
-                job.stack.both,
-                std::bit_cast<int64_t>(job.stack.dropout)};
-  if (const auto found = state.plans.find(key); found != state.plans.end()) return *found->second;
+  const Key key = key_of(job, tf32);
+  if (const auto found = state.plans.find(key); found != state.plans.end()) {
+    lay_out(backend, state, *found->second, job, tf32);
+    return *found->second;
+  }
   std::unique_ptr<Plan> plan;
   try {
     make_handle(backend, lib, state.handle);
@@ -209,11 +229,11 @@ Plan& plan_for(CudaBackend& backend, DeviceState& state, const Library& lib, con
   try {
     describe_dropout(backend, *plan, state, job.stack.dropout);
     with_room(backend, [&] { describe(*plan, state, job, tf32); });
-    plan->layout = layout_of(backend, state, *plan, job);
+    lay_out(backend, state, *plan, job, tf32);
   } catch (const CudaError&) {
     if (recording) throw;  // only this call fails; the next one tries again
   }
-  if (state.plans.size() >= kMaxPlans) state.plans.clear();
+  if (state.plans.size() >= kMaxPlans) state.plans.clear(), state.layouts.clear();
   return *(state.plans[key] = std::move(plan));
 }
 

@@ -18,6 +18,7 @@ struct Job {
   RnnStackInputs in;
   bool reverse = false;
   bool prepares = false;  ///< on the handle for recordings, before one begins
+  bool layered = false;   ///< one direction of a layer
   int64_t steps = in.x.size(0), batch = in.x.size(1), inputs = in.x.size(2),
           hidden = in.cells[0].w_hh.size(1);
   DType dtype = in.x.dtype;
@@ -50,8 +51,9 @@ struct Plan {
                                            "cudnnCreateTensorDescriptor"};
   bool usable = false;  // cuDNN accepted all descriptors
   size_t weights = 0, reserve = 0, training_work = 0, inference_work = 0;
-  /// of the weight space; null if cuDNN separates the gates of a weight
+  /// of the weight space of a stack; null if cuDNN separates the gates of a weight
   std::shared_ptr<const RnnStackLayout> layout = nullptr;
+  bool laid_out = false;  // `layout` is known
   /// Whether all cells' weights, or their gradients, lie in `space` as in cuDNN's weight space.
   bool holds(const View& space, DType dtype, std::span<const RnnWeights> cells) const;
 };
@@ -77,6 +79,8 @@ struct DeviceState {
   bool broken = false;
   Random random;
   std::map<Key, std::unique_ptr<Plan>> plans;
+  // by the plan's key without sequences and dropout
+  std::map<Key, std::shared_ptr<const RnnStackLayout>> layouts;
 };
 DeviceState& state_of(int device);
 
