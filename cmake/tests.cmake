@@ -144,7 +144,7 @@ foreach(folder ${groups})
   endif()
   if(group STREQUAL "simt_libraries")  # most of its names are those of one library
     weft_simt_unit(layers ${folder} cublaslt_test dropout_memory_test layer_test missing_test use_cudnn)
-    weft_simt_unit(stacks ${folder} flat_test op_table_test stack_test)
+    weft_simt_unit(stacks ${folder} flat_parameters_test flat_test op_table_test stack_test)
     weft_unity(test_simt_libraries GROUPS_ONLY)
   elseif(NOT group STREQUAL "cuda")
     list(LENGTH sources size)

@@ -258,18 +258,26 @@ void Module::load(const std::string& path, bool strict) {
   load_state_dict(load_safetensors(path).tensors, strict);
 }
 
+template <class F> void Module::move_all(const F& moved) {
+  std::vector<Module*> changed;
+  for (const auto& entry : named_modules()) {
+    bool any = false;
+    entry.second->visit("", false, [&](const std::string&, const Tensor& tensor, bool) {
+      const Storage* const before = tensor.body().storage.get();
+      set_data(tensor, moved(tensor.detach()));
+      any = any || tensor.body().storage.get() != before;
+    });
+    if (any) changed.push_back(entry.second);
+  }
+  for (Module* const module : changed) module->parameters_moved();
+}
+
 void Module::to(Device device) {
-  visit("", true, [&](const std::string&, const Tensor& tensor, bool) {
-    set_data(tensor, tensor.detach().to(device));
-  });
-  for (const auto& entry : named_modules()) entry.second->parameters_moved();
+  move_all([&](const Tensor& tensor) { return tensor.to(device); });
 }
 
 void Module::to(DType dtype) {
-  visit("", true, [&](const std::string&, const Tensor& tensor, bool) {
-    if (tensor.is_floating_point()) set_data(tensor, tensor.detach().to(dtype));
-  });
-  for (const auto& entry : named_modules()) entry.second->parameters_moved();
+  move_all([&](const Tensor& tensor) { return tensor.is_floating_point() ? tensor.to(dtype) : tensor; });
 }
 
 void Module::seed(uint64_t seed, std::string_view prefix) {

@@ -133,8 +133,9 @@ class WEFT_API Module {
   void add(std::string name, Module& child);
 
  private:
-  /// Called when to() has moved all parameters and buffers.
+  /// Called when to() has moved all parameters and buffers, if one of this module's own is among them.
   virtual void parameters_moved() {}
+  template <class F> void move_all(const F& moved);
   template <class F> void visit(const std::string& prefix, bool recurse, F&& f) const;
   void check_name(const std::string& name) const;
   // The member of a module. Null if the module is not of the member's class: its derived part is gone.

@@ -38,9 +38,11 @@ class WEFT_API Recurrent : public Module {
   void reset_parameters(Generator* generator = nullptr);
   /// Moves the parameters, with values and gradients, into one block of memory in cuDNN's layout. A call then
   /// copies no weights; otherwise it copies all of them into such a block. Each parameter stays a tensor of
-  /// its own. to() does this too, so it is needed only if cuda::set_use_cudnn(true) came later. Nothing
-  /// changes on the CPU, without cuDNN, and while a graph is recorded. Nor does it if other tensors or graphs
-  /// use the memory of a parameter, or if one is frozen, marked concurrent or in memory of from_blob().
+  /// its own. A to() that moves parameters does this too. So it is needed only if cuda::set_use_cudnn(true)
+  /// came later. A cuda::Graph that was recorded before uses the old memory, so it must be recorded anew.
+  /// Nothing changes on the CPU, without cuDNN, and while a graph is recorded. Nothing changes either if
+  /// other tensors or backward graphs use the memory of a parameter. The same holds if a parameter is frozen,
+  /// marked concurrent or in memory of from_blob().
   /// Throws: OutOfMemoryError, with nothing changed; to() leaves the parameters as they are then.
   void flatten_parameters();
   std::string name() const override;

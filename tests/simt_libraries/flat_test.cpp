@@ -1,93 +1,26 @@
-// Recurrent parameters that lie in cuDNN's weight space (nn::Recurrent::flatten_parameters), on the emulated
-// cuDNN. The same bits as with packed weights, and no copies in a step. Each parameter stays a tensor of its
-// own for optimizers, files, moves and other holders. The sizes are multiples of three, for which the
-// emulated cuDNN joins the gates of a weight.
+// Recurrent parameters that lie in cuDNN's weight space, on the emulated cuDNN: calls and steps. They give
+// the same bits as packed weights, without copies. Each gradient is a tensor of its own.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <any>
-#include <cstdio>
-#include <filesystem>
 
 #include <weft/autograd/ops/inner/rnn_stack.h>
-#include <weft/autograd/tape/concurrent_parameter.h>
+#include <weft/autograd/ops/ops.h>
 #include <weft/autograd/tape/inner/set_data.h>
 #include <weft/autograd/tape/saved_hooks.h>
 #include <weft/kernels/accelerator.h>
-#include <weft/kernels/cuda/host/runtime.h>
 #include <weft/kernels/cuda_settings.h>
 #include <weft/optim/optim.h>
 #include <weft/tensor/cuda.h>
+#include "simt_libraries/flat.h"
 #include "support/libraries/libraries.h"
-#include "support/simt/device.h"
-#include "support/simt/memory.h"
-#include "support/simt/thread.h"
-#include "support/stacks.h"
 
 namespace weft::cuda {
 namespace {
 
 using libraries::counts;
 using std::vector;
-
-struct EmulatedFlat : testing::Test {
-  void TearDown() override {
-    simt::settings().device_bytes = 0;
-    set_cudnn_dropout(false);
-    set_use_cudnn(true);
-  }
-  const Device gpu{DeviceType::kCuda, 0};
-};
-
-Case three_by(DType type = kFloat32, RnnMode mode = RnnMode::kLstm) {
-  return {.mode = mode, .options = {.num_layers = 2, .bidirectional = true, .dtype = type}, .hidden = 3};
-}
-
-/// The memory of which all parameters are parts, or null.
-const Storage* space_of(const vector<Tensor>& tensors) {
-  const Storage* whole = tensors[0].body().storage->whole();
-  for (const Tensor& t : tensors)
-    if (t.body().storage->whole() != whole) whole = nullptr;
-  return whole;
-}
-const Storage* space_of(const Net& net) { return space_of(net.module->parameters()); }
-/// Gives each parameter memory of its own.
-void separate(const Net& net) {
-  for (const Tensor& p : net.module->parameters()) set_data(p, p.detach().clone());
-}
-/// The net, with parameters that cuDNN's weights are packed from.
-Net packed(const Case& c, Device device) {
-  Net net(c, device);
-  separate(net);
-  return net;
-}
-vector<Tensor> grads_of(const Net& net) {
-  vector<Tensor> out;
-  for (const Tensor& p : net.module->parameters()) out.push_back(p.grad());
-  return out;
-}
-vector<Tensor> values_of(const Net& net) {
-  vector<Tensor> out;
-  for (const Tensor& p : net.module->parameters()) out.push_back(p.detach());
-  return out;
-}
-void train(const Net& net, optim::Optimizer& optimizer) {
-  net.loss().backward();
-  optim::clip_grad_norm(net.module->parameters(), 0.5);
-  optimizer.step();
-  optimizer.zero_grad();
-}
-/// Whether a call of the module takes the weights from where they are. Its gradients are right.
-bool runs_in_place(const Net& net) {
-  const Storage* const whole = space_of(net);
-  const auto out = net.run();
-  const bool in_place = whole && counts().last_weights == whole->data();
-  Net other(net.c, net.in[0].device());
-  separate(other);
-  other.module->load_state_dict(net.module->state_dict());
-  EXPECT_TRUE(same(out, other.run()));
-  return in_place;
-}
 
 TEST_F(EmulatedFlat, parameters_give_the_bits_of_packed_ones) {
   for (const RnnMode mode : {RnnMode::kLstm, RnnMode::kGru, RnnMode::kTanh, RnnMode::kRelu})
@@ -133,6 +66,43 @@ TEST_F(EmulatedFlat, parameters_are_not_copied_in_a_step) {
   c.hidden = 4;
   EXPECT_EQ(space_of(Net(c, gpu)), nullptr);
   EXPECT_GT(blocks_of_steps(Net(c, gpu)), 0);
+}
+
+TEST_F(EmulatedFlat, a_layout_is_asked_for_once_for_all_sequences_and_never_for_a_single_layer) {
+  Case c = three_by();
+  c.hidden = 15, c.options.dropout = 0.5;  // a size of this test alone
+  const auto queries_of = [](const auto& work) {
+    const int64_t before = counts().weight_blocks;
+    work();
+    return counts().weight_blocks - before;
+  };
+  const int64_t of_all = 4 * 2 * 4;  // cells, matrices of each, gates
+  EXPECT_EQ(queries_of([&] { Net(c, gpu); }), of_all);
+  const Net net(c, gpu);
+  set_cudnn_dropout(true);
+  EXPECT_EQ(queries_of([&] {
+              for (const int64_t steps : {2, 3, 9})
+                for (const int64_t n : {1, 4}) {
+                  const Tensor x = ones({steps, n, c.inputs}, {.device = gpu});
+                  net.module->train();
+                  net.module->forward(x);
+                  net.module->eval();
+                  net.module->forward(x);
+                }
+            }),
+            0);
+  const vector<Tensor> w = net.module->parameters();
+  const auto layer = [&](int64_t steps) {
+    return queries_of([&] {
+      const NoGrad quiet;
+      const TensorOptions there{.device = gpu};
+      rnn_layer(RnnMode::kLstm, ones({steps, 2, c.inputs}, there), zeros({2, c.hidden}, there),
+                zeros({2, c.hidden}, there), w[0], w[1], w[2], w[3]);
+    });
+  };
+  const int64_t first = layer(2);  // packs
+  EXPECT_EQ(layer(2), first);
+  EXPECT_EQ(layer(5), first);
 }
 
 TEST_F(EmulatedFlat, gradients_are_tensors_of_their_own) {
@@ -217,162 +187,6 @@ TEST_F(EmulatedFlat, a_write_to_one_parameter_is_seen_by_the_graphs_that_saved_i
   EXPECT_TRUE(runs_in_place(net));
 }
 
-TEST_F(EmulatedFlat, a_saved_parameter_is_not_its_whole_space) {
-  const Net net(three_by(), gpu);
-  const auto path = [](const char* name) { return (std::filesystem::temp_directory_path() / name).string(); };
-  const std::string flat_file = path("weft_flat.safetensors"), plain_file = path("weft_plain.safetensors");
-  net.module->save(flat_file);
-  const Net host(three_by(), kCpu);
-  host.module->load_state_dict(net.module->state_dict());
-  host.module->save(plain_file);
-  EXPECT_EQ(std::filesystem::file_size(flat_file), std::filesystem::file_size(plain_file));
-  const Net loaded(three_by(), gpu);
-  {
-    const NoGrad quiet;
-    for (const Tensor& p : loaded.module->parameters()) Tensor(p).zero_();
-  }
-  loaded.module->load(flat_file);
-  EXPECT_TRUE(same(values_of(loaded), values_of(net)));
-  EXPECT_TRUE(runs_in_place(loaded));  // values are copied into the space
-  std::remove(flat_file.c_str()), std::remove(plain_file.c_str());
-}
-
-TEST_F(EmulatedFlat, modules_are_cloned_moved_and_converted) {
-  nn::LSTM lstm(4, 3, {.num_layers = 2});
-  lstm.to(gpu);
-  const vector<Tensor> mine = lstm.parameters();
-  const Tensor x = ones({2, 1, 4}, {.device = gpu});
-  const auto y_of = [&](const nn::LSTM& m) { return m.forward(x).y.detach(); };
-  const Tensor y = y_of(lstm);
-  const auto copy = nn::clone(lstm, 4, 3, nn::RnnOptions{.num_layers = 2});
-  EXPECT_EQ(copy->parameters()[0].device(), kCpu);
-  copy->to(gpu);
-  EXPECT_NE(space_of(copy->parameters()), nullptr);
-  EXPECT_NE(space_of(copy->parameters()), space_of(mine));
-  {
-    const NoGrad quiet;
-    Tensor(copy->parameters()[0]).zero_();
-  }
-  EXPECT_TRUE(same({y_of(lstm)}, {y}));
-
-  nn::LSTM taken(std::move(lstm));
-  EXPECT_EQ(space_of(taken.parameters()), space_of(mine));
-  EXPECT_TRUE(same({y_of(taken)}, {y}));
-
-  taken.to(kFloat16);
-  ASSERT_NE(space_of(mine), nullptr);
-  EXPECT_EQ(mine[0].dtype(), kFloat16);
-  taken.forward(x.to(kFloat16));
-  EXPECT_EQ(counts().last_weights, space_of(mine)->data());
-  taken.to(kCpu);
-  for (const Tensor& p : mine) {
-    EXPECT_EQ(p.body().storage->whole(), nullptr);
-    EXPECT_EQ(static_cast<int64_t>(p.body().storage->bytes()), p.numel() * 2);
-  }
-  taken.to(gpu);
-  const Storage* const space = space_of(mine);
-  taken.to(gpu);  // they stay where they are
-  EXPECT_EQ(space_of(mine), space);
-}
-
-TEST_F(EmulatedFlat, a_child_of_a_moved_model_lies_so_too) {
-  struct Model : nn::Module {
-    nn::Linear in{4, 3};
-    nn::GRU rnn{3, 3};
-    Model() { add("in", in), add("rnn", rnn); }
-  } model;
-  model.to(gpu);
-  EXPECT_NE(space_of(model.rnn.parameters()), nullptr);
-  EXPECT_EQ(model.in.weight.body().storage->whole(), nullptr);
-}
-
-TEST_F(EmulatedFlat, flatten_parameters_keeps_gradients_hooks_and_optimizers) {
-  set_use_cudnn(false);
-  const Net net(three_by(), gpu), other(three_by(), gpu);
-  EXPECT_EQ(space_of(net), nullptr);
-  set_use_cudnn(true);
-  const auto used = [](const Net& n, bool flattens) {
-    optim::Adam adam(n.module->parameters());
-    int calls = 0;
-    const Tensor first = n.module->parameters()[0];
-    const ScopedHook hook(first.register_hook([&](const Tensor& g) { return ++calls, g; }));
-    train(n, adam);
-    n.loss().backward();
-    if (flattens) n.module->flatten_parameters();
-    n.loss().backward();
-    EXPECT_EQ(calls, 3);
-    adam.step();
-    return values_of(n);
-  };
-  EXPECT_TRUE(same(used(net, true), used(other, false)));
-  EXPECT_NE(space_of(net), nullptr);
-  EXPECT_EQ(space_of(other), nullptr);
-  set_use_cudnn(false);  // the own cell takes them too
-  expect_near(net.run(), other.run(), 1e-5);
-}
-
-TEST_F(EmulatedFlat, memory_that_others_use_stays_where_it_is) {
-  const auto stays = [&](const auto& use) {
-    const Net net = packed(three_by(), gpu);
-    [[maybe_unused]] const auto held = use(net);
-    net.module->flatten_parameters();
-    EXPECT_FALSE(runs_in_place(net));
-    return space_of(net) == nullptr;
-  };
-  EXPECT_TRUE(stays([](const Net& n) { return n.module->state_dict(); }));
-  EXPECT_TRUE(stays([](const Net& n) { return n.loss(); }));  // a graph saved them
-  EXPECT_TRUE(stays([](const Net& n) { return n.module->freeze(), 0; }));
-  EXPECT_TRUE(stays([](const Net& n) { return mark_concurrent(n.module->parameters()[2]), 0; }));
-  EXPECT_TRUE(stays([&](const Net& n) {  // two modules with one weight
-    const Net tied = packed(three_by(), gpu);
-    set_data(tied.module->parameters()[0], n.module->parameters()[0]);
-    return tied;
-  }));
-  const Net net = packed(three_by(), gpu);
-  {
-    Graph graph(gpu);
-    graph.capture([&] { net.module->flatten_parameters(); });
-  }
-  EXPECT_EQ(space_of(net), nullptr);
-  net.module->flatten_parameters();
-  EXPECT_TRUE(runs_in_place(net));
-}
-
-TEST_F(EmulatedFlat, without_room_for_a_second_copy_parameters_stay_and_are_packed_later) {
-  const Net net = packed(three_by(), gpu);
-  size_t available = 0, total = 0;
-  runtime::memory_info(&available, &total);
-  simt::settings().device_bytes = total - available;
-  net.module->to(gpu);
-  EXPECT_EQ(space_of(net), nullptr);
-  EXPECT_THROW(net.module->flatten_parameters(), OutOfMemoryError);
-  simt::settings().device_bytes = 0;
-  EXPECT_FALSE(runs_in_place(net));
-}
-
-TEST_F(EmulatedFlat, a_parameter_that_left_the_space_is_packed) {
-  const Net net(three_by(), gpu);
-  const Tensor w = net.module->parameters()[2];
-  set_data(w, w.detach() * 2);
-  EXPECT_FALSE(runs_in_place(net));
-  net.module->flatten_parameters();
-  EXPECT_TRUE(runs_in_place(net));
-
-  // Steps replace the memory of a parameter that a graph holds.
-  const void* const space = space_of(net)->data();
-  for (const Tensor& p : net.module->parameters()) mark_concurrent(p);
-  optim::SGD sgd(net.module->parameters(), {.lr = 0.1});
-  const Tensor loss = net.loss();
-  EXPECT_EQ(counts().last_weights, space);
-  net.loss().backward();
-  sgd.step();
-  const vector<Tensor> late = grad({loss}, net.wanted());  // of the values at its forward
-  const Net same_start(three_by(), gpu);
-  set_data(same_start.module->parameters()[2], same_start.module->parameters()[2].detach() * 2);
-  EXPECT_TRUE(same(late, grad({same_start.loss()}, same_start.wanted())));
-  EXPECT_FALSE(runs_in_place(net));
-}
-
 TEST_F(EmulatedFlat, an_autocast_and_packed_saved_tensors_take_copies) {
   const Net net(three_by(), gpu), other = packed(three_by(), gpu);
   const auto lowered = [](const Net& n) {
@@ -391,6 +205,22 @@ TEST_F(EmulatedFlat, an_autocast_and_packed_saved_tensors_take_copies) {
     return grad({loss}, n.wanted());
   };
   EXPECT_TRUE(same(hooked(net), hooked(other)));
+}
+
+TEST_F(EmulatedFlat, saved_tensor_hooks_see_the_reserve_and_packed_weights) {
+  Case c = three_by();
+  c.steps = 9;  // longer than the border from which packed weights are kept
+  const auto saved_by = [](const Net& n) {
+    int count = 0;
+    const SavedTensorHooks hooks([&](const Tensor& x) { return ++count, std::any(x.clone()); },
+                                 [](const std::any& x) { return std::any_cast<Tensor>(x); });
+    n.forward();
+    return count;
+  };
+  const Net flat(c, gpu);
+  const int arguments = static_cast<int>(flat.wanted().size()), results = 3;
+  EXPECT_EQ(saved_by(flat), arguments + results + 1);
+  EXPECT_EQ(saved_by(packed(c, gpu)), arguments + results + 2);
 }
 
 TEST_F(EmulatedFlat, one_bias_of_two_is_packed_beside_zeros) {
