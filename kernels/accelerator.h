@@ -64,8 +64,8 @@ class WEFT_API Accelerator : public Backend {
   /// Milliseconds between two events with timing.
   virtual double elapsed_ms(void* from, void* to) = 0;
 
-  /// Marks the block at `p`, allocated for another stream, as used by `stream`. It is reused only after the
-  /// work issued to `stream` so far.
+  /// Marks the block that contains `p`, allocated for another stream, as used by `stream`. It is reused only
+  /// after the work issued to `stream` so far.
   virtual void record_stream(void* p, void* stream) = 0;
   /// Statistics of the device's caching allocator.
   virtual MemoryStats memory_stats() = 0;

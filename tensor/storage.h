@@ -66,7 +66,8 @@ class WEFT_API Storage : public RefCounted {
   const Storage* whole() const {
     return release_ == &end_part && !lock() ? static_cast<const Storage*>(context_) : nullptr;
   }
-  /// The address that the device's allocator gave for this memory; data() except in a part.
+  /// The address that the device's allocator gave for this memory; data() except in a part. The allocator
+  /// finds the block at once by it.
   void* allocation() const;
   bool is_pinned() const { return release_ == &pinned; }
   /// Writes through weft are refused.

@@ -121,6 +121,24 @@ TEST_F(SimtAllocator, a_block_that_another_stream_uses_waits_for_that_stream) {
   m.deallocate(q);
 }
 
+TEST_F(SimtAllocator, an_address_within_a_block_marks_that_block) {
+  Allocator m(0, true);
+  void* const before = m.allocate(4096, a);
+  void* const p = m.allocate(4096, a);
+  m.record_stream(static_cast<char*>(p) + 4095, b);
+  int elsewhere = 0;
+  m.record_stream(&elsewhere, b);  // memory of others: says nothing
+  simt::settings().hold_events = true;
+  m.deallocate(before);
+  m.deallocate(p);
+  void* const q = m.allocate(4096, a);
+  EXPECT_EQ(q, before);
+  void* const r = m.allocate(4096, a);
+  EXPECT_NE(r, p);
+  simt::settings().hold_events = false;
+  for (void* x : {q, r}) m.deallocate(x);
+}
+
 TEST_F(SimtAllocator, its_own_stream_is_no_other_stream) {
   Allocator m(0, true);
   void* const p = m.allocate(4096, a);

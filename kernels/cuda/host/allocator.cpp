@@ -121,6 +121,13 @@ struct Allocator::Impl {
     stats.reserved += static_cast<int64_t>(bytes);
     stats.peak_reserved = std::max(stats.peak_reserved, stats.reserved);
   }
+  /// Null for a pointer from elsewhere.
+  const Segment* segment_of(void* p) const {
+    const auto at = segments.upper_bound(static_cast<char*>(p));
+    if (at == segments.begin()) return nullptr;
+    const Segment& s = std::prev(at)->second;
+    return static_cast<char*>(p) < s.begin + s.bytes ? &s : nullptr;
+  }
   void use(Block* b) {
     b->state = State::kUsed;
     live[b->p] = b;
@@ -360,9 +367,12 @@ void Allocator::deallocate(void* p) noexcept {
 void Allocator::record_stream(void* p, void* stream) {
   Impl& m = *impl_;
   const std::lock_guard lock(m.mutex);
-  const auto found = m.live.find(p);
-  if (found == m.live.end()) return;
-  found->second->add_user(stream);
+  auto found = m.live.find(p);
+  if (found == m.live.end() && m.segment_of(p))
+    found = std::find_if(m.live.begin(), m.live.end(), [&](const auto& entry) {
+      return p >= entry.second->p && p < entry.second->p + entry.second->size;
+    });
+  if (found != m.live.end()) found->second->add_user(stream);
 }
 
 MemoryStats Allocator::stats() const {
@@ -395,10 +405,7 @@ void Allocator::set_limit(size_t bytes) {
 
 Allocator::Segment Allocator::segment_of(void* p) const {
   const std::lock_guard lock(impl_->mutex);
-  auto at = impl_->segments.upper_bound(static_cast<char*>(p));
-  if (at != impl_->segments.begin() &&
-      static_cast<char*>(p) < std::prev(at)->first + std::prev(at)->second.bytes)
-    return std::prev(at)->second;
+  if (const Segment* const found = impl_->segment_of(p)) return *found;
   throw ValueError(
       str("cuda:", impl_->device, ": the pointer is not into a block of this device's allocator"));
 }

@@ -32,7 +32,8 @@ class Allocator {
   /// before.
   void* allocate_outside_pool(size_t bytes, void* stream);
   void deallocate(void* p) noexcept;
-  /// Marks the block as used by work on `stream` too.
+  /// Marks the block in use that contains p as used by work on `stream` too. It is found at once by its first
+  /// address, else by a search. Does nothing for memory from elsewhere.
   void record_stream(void* p, void* stream);
   MemoryStats stats() const;
   /// Waits for the work that still uses freed blocks, then returns unused segments to the device. Must not be
