@@ -1,5 +1,7 @@
 // The example `rnn` as a user runs it with devices, as real processes over gRPC: a build of it that has the
 // emulated ones. Its losses are those of the CPU to float rounding.
+#include <sys/resource.h>
+
 #include <cmath>
 
 #include "programs/program.h"
@@ -10,6 +12,7 @@ namespace {
 using namespace programs;
 using weft::test::has;
 
+constexpr rlim_t kFiles = 6;
 const char kSmallModel[] =
     " --emsize 8 --nhid 8 --batch-size 4 --bptt 5 --epochs 1 --max-steps 5 --dropout 0.2 --clip 0.25 --lr 2 "
     "--print-losses ";
@@ -97,6 +100,18 @@ TEST(SimtPrograms, bench_gpu_hands_memory_over_between_two_processes) {
   for (const char* const row : {"Export", "Open", "OpenAgain", "HandOver"})
     EXPECT_TRUE(has(out.lines(str("Ipc/", row, "/64MiB ")), " us")) << out.text;
   EXPECT_EQ(run("bench_gpu_emulated --part=speed").code, 2);
+}
+
+/// Leaves a program so few files that it can open no pipes.
+bool open_few_files() {
+  const rlimit few{kFiles, kFiles};
+  return setrlimit(RLIMIT_NOFILE, &few) == 0;
+}
+
+TEST(SimtPrograms, bench_gpu_fails_if_its_other_process_cannot_be_started) {
+  const Output out = run("bench_gpu_emulated --quick --part=ipc", {}, &open_few_files);
+  EXPECT_EQ(out.code, 1) << out.text;
+  EXPECT_TRUE(has(out.lines("Ipc "), "failed: bench_gpu: no pipe")) << out.text;
 }
 
 TEST(SimtPrograms, rnn_names_a_device_beyond_those_that_are_there) {

@@ -119,6 +119,13 @@ good
 sed -i '2i echo "Ipc/HandOver/64MiB      12.5 us"' "$work/build/bin/bench_gpu"
 check "memory handed over" 0 '^memory between processes *passed .*Ipc/HandOver/64MiB 12.5 us' --only bench
 good
+sed -i '2i echo "Ipc/Open/64MiB  failed: an error"; echo "Ipc/HandOver/64MiB  12.5 us"' \
+  "$work/build/bin/bench_gpu"
+check "a row between others that fails" 1 '^memory between processes *FAILED .*Open/64MiB failed: an error' \
+  --only bench
+sed -i '2i echo "Ipc      left out: no IPC here"' "$work/build/bin/bench_gpu"
+check "a failure beside a row left out" 1 '^memory between processes *FAILED' --only bench
+good
 sed -i '2i echo "Ipc      left out: no IPC here"' "$work/build/bin/bench_gpu"
 check "a device without IPC" 0 '^memory between processes *skipped .*no IPC here' --only bench
 good
