@@ -226,22 +226,52 @@ TEST_F(CudaRecurrent, a_stack_in_chunks_matches_its_layers_and_the_cpu) {
   }
 }
 
+/// Whether cuDNN joins the gates of each weight of the stack.
+bool has_layout(const RnnStack& stack, const std::vector<Tensor>& parameters) {
+  std::vector<RnnWeights> cells;
+  for (size_t i = 0; i < parameters.size(); i += 4)
+    cells.push_back({parameters[i].view_of(), parameters[i + 1].view_of(), parameters[i + 2].view_of(),
+                     parameters[i + 3].view_of()});
+  const TensorOptions like{.dtype = parameters[0].dtype(), .device = parameters[0].device()};
+  const Tensor x = empty({1, 1, parameters[0].size(1)}, like),
+               h0 = empty({stack.cells(), 1, parameters[1].size(1)}, like);
+  Context context;
+  const auto room =
+      backend(x.device()).rnn_stack(context, stack, {x.view_of(), h0.view_of(), h0.view_of(), cells});
+  return room && room->layout;
+}
+
+/// The place of each parameter in the block of the first one, in elements.
+std::string places_of(const std::vector<Tensor>& parameters) {
+  const Storage* const whole = parameters[0].body().storage->whole();
+  std::string places;
+  for (const Tensor& p : parameters) {
+    const auto at = [&] {
+      return (static_cast<const char*>(p.address()) - static_cast<const char*>(whole->data())) /
+             size_of(p.dtype());
+    };
+    places += whole && p.body().storage->whole() == whole ? str(" ", at()) : " elsewhere";
+  }
+  return places;
+}
+
 TEST_F(CudaRecurrent, parameters_in_cudnns_layout_give_the_bits_of_packed_ones) {
   cuda::set_use_cudnn(true);
   if (!on_cudnn({}, gpu)) GTEST_SKIP() << "there is no cuDNN here";
+  std::string separated;  // stacks for which there is no layout
   for (const DType dtype : {kFloat32, kFloat16, kBFloat16, kFloat64})
     for (const bool both : {false, true}) {
-      SCOPED_TRACE(str(dtype, " both ", both));
+      const std::string name = str(dtype, " both ", both);
+      std::string places;  // where the parameters lie, in elements
       const auto trained = [&](bool flat) {
         Generator numbers(3);
         nn::GRU stack(33, 45,
                       {.num_layers = 2, .bidirectional = both, .dtype = dtype, .generator = &numbers});
         stack.to(gpu);
         const std::vector<Tensor> all = stack.parameters();
-        for (const Tensor& p : all) {
-          EXPECT_NE(p.body().storage->whole(), nullptr);
-          if (!flat) set_data(p, p.detach().clone());
-        }
+        if (has_layout({.mode = RnnMode::kGru, .layers = 2, .both = both}, all)) places = places_of(all);
+        if (!flat)
+          for (const Tensor& p : all) set_data(p, p.detach().clone());
         const Tensor x = randn({9, 4, 33}, {.dtype = kFloat64}, &numbers).to(dtype).to(gpu);
         optim::AdamW adam(all, {.master_weights = true});
         for (int i = 0; i < 3; ++i) {
@@ -253,8 +283,16 @@ TEST_F(CudaRecurrent, parameters_in_cudnns_layout_give_the_bits_of_packed_ones) 
         for (const Tensor& p : all) out.push_back(p.detach().to(kCpu).to(kFloat64));
         return out;
       };
-      EXPECT_TRUE(same_bits(trained(true), trained(false)));
+      const std::vector<Tensor> flat = trained(true);
+      if (places.empty()) {
+        separated += " " + name + ";";
+        continue;
+      }
+      EXPECT_EQ(places.find("elsewhere"), std::string::npos) << name << ":" << places;
+      EXPECT_TRUE(same_bits(flat, trained(false))) << name << ":" << places;
     }
+  if (!separated.empty())
+    GTEST_SKIP() << "cuDNN takes no such stack, or separates the gates of a weight:" << separated;
 }
 
 }  // namespace
