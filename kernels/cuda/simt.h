@@ -17,6 +17,8 @@
 //   - sync() and the warp operations (sync_warp, shuffle_*, ballot, multiply_add) are reached by all threads
 //     of the block or warp, or by none.
 //   - A body with `static constexpr bool kIndependent = true` uses none of them.
+//   - sync_grid() is reached by all threads of the grid or by none, and launch_together() starts the body. It
+//     takes at most as many blocks as the device holds at once (blocks_together).
 // A body may declare `static constexpr int kThreads`, the largest number of threads of a block (default
 // 1024). It may also declare `kBlocks`, the number of such blocks that a processor should hold at once. The
 // compiler limits registers by them.
@@ -82,6 +84,7 @@ class Thread;
 
 #else
 
+#include <cooperative_groups.h>
 #include <cuda_runtime.h>
 
 #include <atomic>
@@ -108,6 +111,9 @@ class Thread {
   __device__ void sync() const { __syncthreads(); }
   /// The same for the warp.
   __device__ void sync_warp() const { __syncwarp(); }
+  /// The same for all blocks of a launch_together(). Its fences are of the whole device, so a plain load
+  /// afterwards sees the other blocks' earlier writes to device memory.
+  __device__ void sync_grid() const { cooperative_groups::this_grid().sync(); }
   /// The block's shared memory.
   template <class T> __device__ T* shared() const {
     extern __shared__ __align__(16) unsigned char weft_shared[];
@@ -194,6 +200,12 @@ inline void allow_shared(const char* name, const void* kernel, std::atomic<bool>
   check_launch(name);
   allowed[device].store(true, std::memory_order_release);
 }
+/// The same for a body and the shared memory that a launch of it uses.
+template <class Body> void allow_shared(const char* name, size_t shared) {
+  if (shared <= kPlainShared) return;
+  static std::atomic<bool> allowed[kMaxDevices];
+  allow_shared(name, reinterpret_cast<const void*>(&run<Body>), allowed);
+}
 }  // namespace inner
 
 /// Starts the kernel on a stream. Throws: CudaError that names it.
@@ -201,14 +213,46 @@ template <class Body> void launch(void* stream, const char* name, const Grid& gr
   if (grid.blocks <= 0 || grid.rows <= 0) return;
   // only the emulation uses it
   if constexpr (requires { Body::kIndependent; }) static_cast<void>(Body::kIndependent);
-  if (grid.shared > kPlainShared) {
-    static std::atomic<bool> allowed[kMaxDevices];
-    inner::allow_shared(name, reinterpret_cast<const void*>(&inner::run<Body>), allowed);
-  }
+  inner::allow_shared<Body>(name, grid.shared);
   const TraceSpan span(name, stream);
   const dim3 shape(static_cast<unsigned>(grid.blocks), static_cast<unsigned>(grid.rows));
   inner::run<Body>
       <<<shape, static_cast<unsigned>(grid.threads), grid.shared, static_cast<cudaStream_t>(stream)>>>(body);
+  inner::check_launch(name);
+}
+
+/// The most blocks of a body that the current device holds at once, by its registers, threads and `shared`
+/// bytes; 0 if the device starts no blocks together. It issues nothing to a stream.
+template <class Body> int64_t blocks_together(const char* name, int threads, size_t shared) {
+  int device = 0, can = 0, processors = 0, each = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&can, cudaDevAttrCooperativeLaunch, device);
+  if (!can) return 0;
+  inner::allow_shared<Body>(name, shared);
+  cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+  cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, inner::run<Body>, threads, shared);
+  inner::check_launch(name);
+  return static_cast<int64_t>(processors) * each;
+}
+
+/// Starts a kernel whose blocks run at the same time, so that they may wait for each other (sync_grid). It
+/// may be part of a recorded graph. Throws: CudaError that names the kernel, also if the device does not hold
+/// all blocks.
+template <class Body>
+void launch_together(void* stream, const char* name, const Grid& grid, const Body& body) {
+  if (grid.blocks <= 0 || grid.rows <= 0) return;
+  inner::allow_shared<Body>(name, grid.shared);
+  const TraceSpan span(name, stream);
+  cudaLaunchAttribute together{};
+  together.id = cudaLaunchAttributeCooperative;
+  together.val.cooperative = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(grid.blocks), static_cast<unsigned>(grid.rows));
+  config.blockDim = dim3(static_cast<unsigned>(grid.threads));
+  config.dynamicSmemBytes = grid.shared;
+  config.stream = static_cast<cudaStream_t>(stream);
+  config.attrs = &together, config.numAttrs = 1;
+  cudaLaunchKernelEx(&config, inner::run<Body>, body);
   inner::check_launch(name);
 }
 

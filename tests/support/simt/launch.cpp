@@ -1,6 +1,7 @@
 // The emulated launch: one fiber for each thread of a block, reused from block to block. A fiber runs until
 // it waits at a barrier or a warp operation. When all fibers of the block (of the warp) wait at the same
-// one, they continue.
+// one, they continue. The blocks of launch_together() have fibers each, and continue from a barrier of the grid
+// when all of them wait there.
 #include <cxxabi.h>
 
 #include <algorithm>
@@ -27,9 +28,10 @@ namespace weft::cuda::simt {
 
 namespace {
 constexpr size_t kStack = 64 << 10, kGuard = 256;
+constexpr size_t kKept = 16;  // blocks of a thread, with their fibers
 std::atomic<int64_t> launch_count = 0;
 
-enum class State : uint8_t { kReady, kAtBarrier, kAtWarp, kDone };
+enum class State : uint8_t { kReady, kAtBarrier, kAtWarp, kAtGrid, kDone };
 
 struct Warp {
   uint64_t slot[2][kWarp];
@@ -49,16 +51,27 @@ struct Block {
   int64_t bx = 0, by = 0;
   std::vector<std::unique_ptr<rpc::inner::Fiber>> fibers;
   std::vector<State> state;
+  std::vector<uint8_t> inside;  // the body: the fiber has begun it, and not left it
   std::vector<uint8_t> parity;  // which slots the next warp operation of a thread uses
   std::vector<Warp> warps;
   std::vector<unsigned char> shared;
   std::exception_ptr failure;
   bool leaving = false;
-  bool plain = false;  // threads run as plain calls and cannot wait
+  Waits waits = Waits::kForBlock;  // kForNone: threads run as plain calls
   Watcher* watcher = nullptr;
+  size_t place = 0;  // among the blocks side by side
 
   Who who(int id) { return {this, id, grid.threads, bx, by, grid.blocks, grid.rows}; }
   unsigned char* shared_begin() { return shared.data() + kGuard; }
+  bool plain() const { return waits == Waits::kForNone; }
+
+  void prepare(const char* kernel, const Grid& g, Waits w, const void* b, ThreadFunction f) {
+    name = kernel, grid = g, waits = w, body = b, function = f;
+    give_shared(g.shared);
+    state.resize(1024), inside.resize(1024), parity.assign(1024, 0),
+        warps.resize(static_cast<size_t>(g.threads / kWarp));
+    if (!plain()) grow(g.threads);
+  }
 
   // Shared memory of `bytes` between two guards.
   void give_shared(size_t bytes) {
@@ -72,12 +85,14 @@ struct Block {
     while (static_cast<int>(fibers.size()) < threads) {
       const int id = static_cast<int>(fibers.size());
       fibers.push_back(std::make_unique<rpc::inner::Fiber>(kStack, [this, id] {
+        inside[static_cast<size_t>(id)] = 1;
         try {
           function(body, who(id));
         } catch (const Unwind&) {
         } catch (...) {
           if (!failure) failure = std::current_exception();
         }
+        inside[static_cast<size_t>(id)] = 0;
         state[static_cast<size_t>(id)] = State::kDone;
       }));
     }
@@ -88,15 +103,25 @@ struct Block {
   }
 
   void wait_as(int id, State s) {
-    if (plain) fail("a body that is kIndependent waits for others");
+    if (plain()) fail("a body that is kIndependent waits for others");
     state[static_cast<size_t>(id)] = s;
     fibers[static_cast<size_t>(id)]->suspend();
     if (leaving) throw Unwind();
   }
 
-  void run_fibers(const std::vector<int>& order) {
+  int64_t count(State s) const { return std::count(state.begin(), state.begin() + grid.threads, s); }
+  bool done() const { return count(State::kDone) == grid.threads; }
+  void proceed() { std::fill(state.begin(), state.begin() + grid.threads, State::kReady); }
+
+  void begin() {
+    std::fill_n(shared_begin(), grid.shared, settings().poison);
     std::fill(state.begin(), state.end(), State::kReady);
     for (Warp& w : warps) w.arrived = 0;
+  }
+
+  // Runs the fibers until all have ended, all wait for the grid, or one has failed.
+  void run_fibers(const std::vector<int>& order) {
+    if (watcher) watcher->enter(place);
     for (bool again = true; again;) {
       again = false;
       for (const int id : order) {
@@ -110,19 +135,18 @@ struct Block {
         for (size_t w = 0; w < warps.size(); ++w) release_warp(w);
         continue;
       }
-      const auto waiting = std::count(state.begin(), state.begin() + grid.threads, State::kAtBarrier);
-      const auto warp_waiting = std::count(state.begin(), state.begin() + grid.threads, State::kAtWarp);
-      if (waiting == 0 && warp_waiting == 0) return;
-      if (waiting == grid.threads) {
-        std::fill(state.begin(), state.begin() + grid.threads, State::kReady);
+      if (done() || count(State::kAtGrid) == grid.threads) return;
+      if (count(State::kAtBarrier) == grid.threads) {
+        proceed();
         if (watcher) watcher->barrier();
         again = true;
         continue;
       }
-      failure =
-          std::make_exception_ptr(Fault(str("kernel ", name, ", block ", bx, ": ", waiting, " of ",
-                                            grid.threads, " threads wait at a barrier and ", warp_waiting,
-                                            " at a warp operation that the others do not reach")));
+      const int64_t at_grid = count(State::kAtGrid);
+      failure = std::make_exception_ptr(Fault(
+          str("kernel ", name, ", block ", bx, ": ", count(State::kAtBarrier), " of ", grid.threads,
+              " threads wait at a barrier", at_grid > 0 ? str(", ", at_grid, " at one of the grid") : "",
+              " and ", count(State::kAtWarp), " at a warp operation that the others do not reach")));
       return leave(order);
     }
   }
@@ -143,16 +167,14 @@ struct Block {
   void leave(const std::vector<int>& order) {
     leaving = true;
     for (const int id : order)
-      if (state[static_cast<size_t>(id)] == State::kAtBarrier ||
-          state[static_cast<size_t>(id)] == State::kAtWarp)
-        fibers[static_cast<size_t>(id)]->resume();
+      if (inside[static_cast<size_t>(id)]) fibers[static_cast<size_t>(id)]->resume();
     leaving = false;
   }
 
   void run_block(const std::vector<int>& order) {
-    std::fill_n(shared_begin(), grid.shared, settings().poison);
-    if (watcher) watcher->begin_block();
-    if (plain) {
+    begin();
+    if (watcher) watcher->begin_blocks();
+    if (plain()) {
       for (const int id : order) {
         if (watcher) watcher->resume(id);
         function(body, who(id));
@@ -160,7 +182,11 @@ struct Block {
     } else {
       run_fibers(order);
     }
-    const std::string race = watcher ? watcher->end_block() : "";
+    end(watcher ? watcher->end_blocks() : "");
+  }
+
+  // Throws: the failure of a thread, or a fault, `race` if there is no other.
+  void end(const std::string& race) {
     if (failure) std::rethrow_exception(std::exchange(failure, nullptr));
     const size_t before = first_unguarded(shared.data(), kGuard),
                  behind = first_unguarded(shared_begin() + grid.shared, kGuard);
@@ -197,10 +223,45 @@ std::vector<int64_t> chosen(int64_t n, uint64_t salt) {
   return {some.begin(), some.end()};
 }
 
-// Fibers belong to the thread that made them.
-Block& block_of_thread() {
-  thread_local Block block;
-  return block;
+// Fibers belong to the thread that made them. The first block runs the launches whose blocks come one after
+// another.
+std::deque<Block>& blocks_of_thread() {
+  thread_local std::deque<Block> blocks(1);
+  return blocks;
+}
+
+// Runs blocks side by side, each up to the next barrier of the grid before the others.
+void run_together(const std::vector<Block*>& blocks, const std::vector<int>& threads, Watcher* watcher) {
+  for (Block* const b : blocks) b->begin();
+  if (watcher) watcher->begin_blocks();
+  for (size_t waiting = blocks.size(); waiting > 0;) {
+    waiting = 0;
+    Block* failed = nullptr;
+    for (Block* const b : blocks) {
+      if (!b->done()) b->run_fibers(threads);
+      if (b->failure) {
+        failed = b;
+        break;
+      }
+      if (!b->done()) ++waiting;
+    }
+    if (!failed && waiting > 0 && waiting < blocks.size()) {
+      failed = *std::find_if(blocks.begin(), blocks.end(), [](Block* b) { return !b->done(); });
+      failed->failure = std::make_exception_ptr(
+          Fault(str("kernel ", failed->name, ": ", waiting, " of ", blocks.size(),
+                    " blocks wait at a barrier of the grid that the others do not reach")));
+    }
+    if (failed) {
+      for (Block* const b : blocks) b->leave(threads);
+      std::rethrow_exception(std::exchange(failed->failure, nullptr));
+    }
+    if (waiting > 0 && watcher) watcher->grid_barrier();
+    if (waiting > 0)
+      for (Block* const b : blocks) b->proceed();
+  }
+  const std::string race = watcher ? watcher->end_blocks() : "";
+  for (Block* const b : blocks) b->end("");
+  if (!race.empty()) throw Fault(str("kernel ", blocks[0]->name, ": ", race));
 }
 
 }  // namespace
@@ -271,14 +332,27 @@ std::vector<std::string> never_launched() {
     if (!was) never.push_back(name);
   return never;
 }
-const Grid& last_grid() { return block_of_thread().grid; }
+const Grid& last_grid() { return blocks_of_thread()[0].grid; }
+int64_t blocks_together(int threads, size_t shared) {
+  const Settings& s = settings();
+  if (!s.together || shared > s.shared_memory) return 0;
+  constexpr size_t kOfSystem = 1 << 10;  // in each block
+  return s.processors *
+         std::min({int64_t{32}, int64_t{2048 / threads},
+                   static_cast<int64_t>((s.shared_memory + kOfSystem) / (shared + kOfSystem))});
+}
 
 void barrier(const Who& who) { who.block->wait_as(who.id, State::kAtBarrier); }
+void grid_barrier(const Who& who) {
+  if (who.block->waits != Waits::kForGrid)
+    who.block->fail("a barrier of the grid in a launch whose blocks do not run together");
+  who.block->wait_as(who.id, State::kAtGrid);
+}
 
 uint64_t exchange(const Who& who, WarpOp op, uint64_t value, int from) {
   Block& b = *who.block;
   const auto id = static_cast<size_t>(who.id);
-  if (b.plain) b.fail("a body that is kIndependent uses a warp operation");
+  if (b.plain()) b.fail("a body that is kIndependent uses a warp operation");
   Warp& warp = b.warps[id / kWarp];
   const uint8_t parity = b.parity[id];
   b.parity[id] ^= 1;
@@ -292,7 +366,7 @@ uint64_t exchange(const Who& who, WarpOp op, uint64_t value, int from) {
 uint32_t vote(const Who& who, bool p) {
   Block& b = *who.block;
   const auto id = static_cast<size_t>(who.id);
-  const uint8_t parity = b.plain ? 0 : b.parity[id];
+  const uint8_t parity = b.plain() ? 0 : b.parity[id];
   exchange(who, WarpOp::kBallot, p ? 1 : 0, 0);
   uint32_t bits = 0;
   for (int lane = 0; lane < kWarp; ++lane)
@@ -303,37 +377,56 @@ uint32_t vote(const Who& who, bool p) {
 const Fragments* share(const Who& who, const Fragments& mine) {
   Block& b = *who.block;
   const auto id = static_cast<size_t>(who.id);
-  const uint8_t parity = b.plain ? 0 : b.parity[id];
-  if (!b.plain) b.warps[id / kWarp].fragments[parity][id % kWarp] = mine;
+  const uint8_t parity = b.plain() ? 0 : b.parity[id];
+  if (!b.plain()) b.warps[id / kWarp].fragments[parity][id % kWarp] = mine;
   exchange(who, WarpOp::kMultiply, 0, 0);
   return b.warps[id / kWarp].fragments[parity];
 }
 
 unsigned char* shared_memory(const Who& who) { return who.block->shared_begin(); }
 
-void run(void*, const char* name, const Grid& grid, bool independent, const void* body, ThreadFunction f) {
+void run(const char* name, const Grid& grid, Waits waits, const void* body, ThreadFunction f) {
   if (grid.blocks <= 0 || grid.rows <= 0) return;
   if (grid.threads <= 0 || grid.threads > 1024 || grid.threads % kWarp != 0 ||
       grid.shared > settings().shared_memory || grid.blocks > 0x7FFFFFFF || grid.rows > 65535)
     throw Fault(str("kernel ", name, ": a grid of ", grid.blocks, " x ", grid.rows, " blocks of ",
                     grid.threads, " threads with ", grid.shared, " bytes is not possible"));
+  const bool together = waits == Waits::kForGrid;
+  if (const int64_t most = blocks_together(grid.threads, grid.shared);
+      together && grid.blocks * grid.rows > most)
+    throw Fault(str("kernel ", name, ": ", grid.blocks * grid.rows,
+                    " blocks cannot run together, the device holds ", most));
   ++launch_count;
-  Block& b = block_of_thread();
-  b.name = name, b.grid = grid, b.body = body, b.function = f, b.plain = independent;
-  b.give_shared(grid.shared);
-  b.state.resize(1024), b.parity.assign(1024, 0), b.warps.resize(static_cast<size_t>(grid.threads / kWarp));
-  if (!independent) b.grow(grid.threads);
+  std::deque<Block>& blocks = blocks_of_thread();
+  const auto alive = together ? static_cast<size_t>(grid.blocks * grid.rows) : 1;
+  while (blocks.size() < alive) blocks.emplace_back();
+  while (blocks.size() > std::max(alive, kKept)) blocks.pop_back();
+  std::vector<const unsigned char*> shared;
+  for (size_t i = 0; i < alive; ++i) {
+    blocks[i].prepare(name, grid, waits, body, f);
+    blocks[i].place = i;
+    shared.push_back(blocks[i].shared_begin());
+  }
   const DeviceAccess open;
   std::optional<Watcher> watcher;
-  if (Watcher::wanted(grid.shared)) watcher.emplace(name, b.shared_begin(), grid.shared);
-  b.watcher = watcher ? &*watcher : nullptr;
+  if (Watcher::wanted(grid.shared, together)) watcher.emplace(name, shared, grid.shared, together);
+  for (size_t i = 0; i < alive; ++i) blocks[i].watcher = watcher ? &*watcher : nullptr;
   std::vector<int> threads;
   for (const int64_t id : ordered(grid.threads, 7)) threads.push_back(static_cast<int>(id));
-  for (const int64_t row : chosen(grid.rows, 11))
-    for (const int64_t block : chosen(grid.blocks, 13)) {
-      b.bx = block, b.by = row;
-      b.run_block(threads);
+  if (together) {
+    std::vector<Block*> order;
+    for (const int64_t at : ordered(static_cast<int64_t>(alive), 13)) {
+      Block& b = *order.emplace_back(&blocks[static_cast<size_t>(at)]);
+      b.bx = at % grid.blocks, b.by = at / grid.blocks;
     }
+    run_together(order, threads, watcher ? &*watcher : nullptr);
+  } else {
+    for (const int64_t row : chosen(grid.rows, 11))
+      for (const int64_t block : chosen(grid.blocks, 13)) {
+        blocks[0].bx = block, blocks[0].by = row;
+        blocks[0].run_block(threads);
+      }
+  }
   check_guards(name);
 }
 

@@ -16,21 +16,24 @@ namespace {
 constexpr size_t kWord = 4;
 
 /// Whether neither of two accesses comes before the other.
-bool apart(const Mark& before, const Mark& now) {
-  return before.epoch == now.epoch && before.thread() != now.thread() &&
-         (before.warp() != now.warp() || before.turn() == now.turn());
+bool apart(const Mark& before, const Mark& now, const Epochs& epochs) {
+  if (before.epoch != now.epoch) return epochs.side_by_side(before.epoch, now.epoch);
+  return before.thread() != now.thread() && (before.warp() != now.warp() || before.turn() == now.turn());
 }
 
-/// Accesses of one kind since the last barrier. Those of two warps stand for all others, since any thread is
-/// apart from one of them. If one warp made all, two threads of its last turn do.
+/// Accesses of one kind since the last barrier of the grid. Those of two blocks stand for all others, since
+/// any thread is apart from one of them. If one block made all, those of two warps since its last barrier do.
+/// If one warp made these, two threads of its last turn do.
 struct Two {
   Mark first, second;
 
-  const Mark* apart_from(const Mark& now) const {
-    return apart(first, now) ? &first : apart(second, now) ? &second : nullptr;
+  const Mark* apart_from(const Mark& now, const Epochs& epochs) const {
+    return apart(first, now, epochs) ? &first : apart(second, now, epochs) ? &second : nullptr;
   }
-  void add(const Mark& now) {
-    if (first.epoch != now.epoch) *this = {now, {}};
+  void add(const Mark& now, const Epochs& epochs) {
+    if (epochs.side_by_side(first.epoch, second.epoch)) return;
+    if (epochs.side_by_side(first.epoch, now.epoch)) second = now;
+    else if (first.epoch != now.epoch) *this = {now, {}};
     else if (second.epoch == now.epoch && second.warp() != first.warp()) return;
     else if (first.warp() != now.warp()) second = now;
     else if (first.turn() != now.turn()) *this = {now, {}};
@@ -52,22 +55,23 @@ struct Shadow::Cell {
   Two read, changed;  // changed: by atomics
 
   /// An earlier access that races with this one.
-  std::optional<Race> race(size_t at, Access kind, const Mark& now) const {
+  std::optional<Race> race(size_t at, Access kind, const Mark& now, const Epochs& epochs) const {
     const auto with = [&](const Mark& mark, Access did) {
-      return Race{at, mark.thread(), now.thread(), did, kind};
+      return Race{at,  mark.thread(), now.thread(), epochs.block_of(mark.epoch), epochs.block_of(now.epoch),
+                  did, kind};
     };
-    if (apart(written, now)) return with(written, Access::kWrite);
+    if (apart(written, now, epochs)) return with(written, Access::kWrite);
     if (kind != Access::kAtomic)
-      if (const Mark* const m = changed.apart_from(now)) return with(*m, Access::kAtomic);
+      if (const Mark* const m = changed.apart_from(now, epochs)) return with(*m, Access::kAtomic);
     if (kind != Access::kRead)
-      if (const Mark* const m = read.apart_from(now)) return with(*m, Access::kRead);
+      if (const Mark* const m = read.apart_from(now, epochs)) return with(*m, Access::kRead);
     return {};
   }
-  void note(Access kind, const Mark& now) {
+  void note(Access kind, const Mark& now, const Epochs& epochs) {
     switch (kind) {
-      case Access::kRead: return read.add(now);
+      case Access::kRead: return read.add(now, epochs);
       case Access::kWrite: written = now; return;
-      case Access::kAtomic: return changed.add(now);
+      case Access::kAtomic: return changed.add(now, epochs);
     }
   }
 };
@@ -82,10 +86,11 @@ Shadow::Shadow(size_t bytes) {
   words_ = reserve<Word>(words), bytes_ = reserve<Cell>(words * kWord);
 }
 
-std::optional<Race> Shadow::access(size_t at, size_t bytes, Access kind, const Mark& now) {
+std::optional<Race> Shadow::access(size_t at, size_t bytes, Access kind, const Mark& now,
+                                   const Epochs& epochs) {
   std::optional<Race> found;
   const auto compare = [&](const Cell& cell, size_t byte) {
-    if (!found) found = cell.race(byte, kind, now);
+    if (!found) found = cell.race(byte, kind, now, epochs);
   };
   for (const size_t end = at + bytes; at < end;) {
     Word& word = words_[at / kWord];
@@ -93,14 +98,14 @@ std::optional<Race> Shadow::access(size_t at, size_t bytes, Access kind, const M
     at = std::min(next, end);
     compare(word.whole, begin);
     if (at - begin == kWord) {
-      for (size_t i = begin; i < at && word.parts == now.epoch; ++i) compare(bytes_[i], i);
-      word.whole.note(kind, now);
+      for (size_t i = begin; i < at && epochs.is_behind_fence(word.parts); ++i) compare(bytes_[i], i);
+      word.whole.note(kind, now, epochs);
       continue;
     }
     word.parts = now.epoch;
     for (size_t i = begin; i < at; ++i) {
       compare(bytes_[i], i);
-      bytes_[i].note(kind, now);
+      bytes_[i].note(kind, now, epochs);
     }
   }
   return found;

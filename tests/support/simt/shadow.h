@@ -1,13 +1,15 @@
-// Races between the threads of a block. The shadow of a memory has for each word its last accesses, with
-// their threads and times. A time counts the block's barriers and the warp's operations so far. All
-// synchronisation of simt.h is by whole blocks or whole warps, so these numbers tell all that vector clocks
-// would. Two accesses of a block with no barrier between are in order only if one warp makes both, with an
-// operation between.
+// Races between the threads of a block, and between blocks that run side by side. The shadow of a memory has
+// for each word its last accesses, with their threads and times. A time counts the barriers of all blocks and
+// the warp's operations so far. All synchronisation of simt.h is by whole grids, blocks or warps, so these
+// numbers tell all that vector clocks would. Two accesses of a block with no barrier between are in order only
+// if one warp makes both, with an operation between. Two accesses of different blocks are in order only if
+// there is a barrier of the grid between.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include <weft/kernels/cuda/simt.h>
 
@@ -18,9 +20,34 @@ enum class Access : uint8_t { kRead, kWrite, kAtomic };
 
 inline constexpr int kMostThreads = 1024;  // of a block
 
-/// The time of a block's threads. It goes on from block to block, so no shadow is ever cleared.
+/// The epochs of all blocks. An epoch is one block's time from its begin or a barrier to its next barrier.
+/// They are counted on from launch to launch, so no shadow is ever cleared.
+class Epochs {
+ public:
+  /// Orders all so far before all that follows: another launch, another block that does not run side by side
+  /// with the one before, or a barrier of the grid.
+  void fence() { fence_ = last_, blocks_.clear(); }
+  /// A new epoch of a block.
+  uint32_t next(int block) {
+    blocks_.push_back(block);
+    return ++last_;
+  }
+  /// Whether two epochs belong to different blocks, both behind the last fence.
+  bool side_by_side(uint32_t a, uint32_t b) const {
+    return a > fence_ && b > fence_ && block_of(a) != block_of(b);
+  }
+  bool is_behind_fence(uint32_t epoch) const { return epoch > fence_; }
+  /// The block of an epoch behind the last fence.
+  int block_of(uint32_t epoch) const { return blocks_[epoch - fence_ - 1]; }
+
+ private:
+  uint32_t last_ = 0, fence_ = 0;
+  std::vector<int> blocks_;
+};
+
+/// The time of a block's threads.
 struct Clock {
-  uint32_t epoch = 0;                        ///< begun blocks and barriers
+  uint32_t epoch = 0;
   uint32_t turn[kMostThreads / kWarp] = {};  ///< operations of each warp
 };
 
@@ -37,7 +64,7 @@ struct Mark {
 
 struct Race {
   size_t at;  ///< the byte
-  int first, second;
+  int first, second, first_block, second_block;
   Access did_first, did_second;
 };
 
@@ -47,7 +74,7 @@ class Shadow {
   explicit Shadow(size_t bytes);
   Shadow(const Shadow&) = delete;
   /// Notes an access to bytes [at, at + bytes). Returns a race with an earlier access.
-  std::optional<Race> access(size_t at, size_t bytes, Access kind, const Mark& now);
+  std::optional<Race> access(size_t at, size_t bytes, Access kind, const Mark& now, const Epochs& epochs);
 
  private:
   struct Word;

@@ -3,7 +3,8 @@
 // test. A body without a needed barrier reads unwritten values in one of the orders, and is a race in each
 // (watch.h). CUDA's undefined behaviour is an error here. Cases are a barrier that some threads of the block
 // do not reach, and a warp operation that some lanes skip. So is a write outside of shared memory or of all
-// blocks of device memory.
+// blocks of device memory. The blocks of a launch_together() are alive side by side. Each runs from one
+// barrier of the grid to the next before the other blocks do.
 #pragma once
 
 #include <atomic>
@@ -26,16 +27,18 @@ namespace simt {
 /// The order of the threads between barriers, and of the blocks.
 enum class Order { kForward, kReverse, kShuffled };
 /// The memory in which races of a block's threads are faults (watch.h): none, shared memory, or device memory
-/// too. Where the program does not see accesses, it is none.
+/// too. Blocks of a launch_together() are checked in both, unless it is none. Where the program does not see
+/// accesses, it is none.
 enum class RaceCheck { kNone, kShared, kAll };
 /// Settings of the calls that follow. `seed` is for kShuffled; `poison` fills shared and new device memory.
 struct Settings {
   Order order = Order::kForward;
   uint64_t seed = 1;
   unsigned char poison = 0xFF;
-  int processors = 4;  ///< of later devices
-  /// shared memory of a block in bytes, on later devices and in launches
+  int processors = 4;  ///< of later devices, and for launch_together
+  /// shared memory of a block in bytes, on later devices and in launches; a processor has 1 KiB more
   size_t shared_memory = 227 << 10;
+  bool together = true;        ///< the device has launch_together
   bool hold_events = false;    ///< events and streams are not done before a wait for them
   bool shares_memory = false;  ///< a process may open its own memory like another process's (CUDA IPC)
   size_t device_bytes = 0;     ///< capacity of the device; 0: the whole range
@@ -45,6 +48,7 @@ struct Settings {
   /// Whether every warp operation orders the lanes' accesses. CUDA promises it of sync_warp() alone.
   bool shuffles_order = true;
   /// If not empty, launches run only these of their blocks, and of their rows of blocks: -1 is the last one.
+  /// launch_together() runs all.
   std::vector<int64_t> chosen = {};
 };
 Settings& settings();
@@ -84,6 +88,7 @@ struct Who {
   int64_t bx, by, nx, ny;
 };
 void barrier(const Who& who);
+void grid_barrier(const Who& who);
 /// Gives `value` to the warp and returns the value of lane `from`.
 uint64_t exchange(const Who& who, WarpOp op, uint64_t value, int from);
 uint32_t vote(const Who& who, bool p);
@@ -98,8 +103,12 @@ struct Fragments {
 const Fragments* share(const Who& who, const Fragments& mine);
 unsigned char* shared_memory(const Who& who);
 using ThreadFunction = void (*)(const void* body, const Who& who);
-void run(void* stream, const char* name, const Grid& grid, bool independent, const void* body,
-         ThreadFunction f);
+/// The threads for which those of a launch may wait.
+enum class Waits : uint8_t { kForNone, kForBlock, kForGrid };
+void run(const char* name, const Grid& grid, Waits waits, const void* body, ThreadFunction f);
+/// The blocks that the device holds at once: by shared memory, and by 2048 threads and 32 blocks for each
+/// processor.
+int64_t blocks_together(int threads, size_t shared);
 
 }  // namespace simt
 
@@ -118,6 +127,7 @@ class Thread {
   int64_t globals() const { return who_.nx * who_.count; }
 
   void sync() const { simt::barrier(who_); }
+  void sync_grid() const { simt::grid_barrier(who_); }
   void sync_warp() const { exchange(simt::WarpOp::kSync, 0, lane()); }
   template <class T> T* shared() const { return reinterpret_cast<T*>(simt::shared_memory(who_)); }
 
@@ -190,9 +200,9 @@ template <class Body> constexpr bool independent() {
   else return false;
 }
 template <class Body> inline simt::Kernel& kernel = simt::know(typeid(Body), __BASE_FILE__);
-}  // namespace inner
 
-template <class Body> void launch(void* stream, const char* name, const Grid& grid, const Body& body) {
+template <class Body>
+void launch(void* stream, const char* name, const Grid& grid, simt::Waits waits, const Body& body) {
   if constexpr (requires { Body::kThreads; })
     if (grid.threads > Body::kThreads)
       throw simt::Fault(
@@ -205,12 +215,25 @@ template <class Body> void launch(void* stream, const char* name, const Grid& gr
   if (grid.blocks <= 0 || grid.rows <= 0) return;
   const TraceSpan span(name, stream);
   const auto run = [=] {
-    simt::run(nullptr, name, grid, inner::independent<Body>(), &body, function);
-    if (grid.blocks > 0 && grid.rows > 0) inner::kernel<Body>.launched = true;
+    simt::run(name, grid, waits, &body, function);
+    kernel<Body>.launched = true;
   };
   if (const auto recording = simt::recording_of(stream)) simt::record(*recording, stream, run);
   else if (simt::deferring()) simt::issue(simt::current_device(), stream, run);
   else run();
+}
+}  // namespace inner
+
+template <class Body> void launch(void* stream, const char* name, const Grid& grid, const Body& body) {
+  inner::launch(stream, name, grid,
+                inner::independent<Body>() ? simt::Waits::kForNone : simt::Waits::kForBlock, body);
+}
+template <class Body> int64_t blocks_together(const char*, int threads, size_t shared) {
+  return simt::blocks_together(threads, shared);
+}
+template <class Body>
+void launch_together(void* stream, const char* name, const Grid& grid, const Body& body) {
+  inner::launch(stream, name, grid, simt::Waits::kForGrid, body);
 }
 
 }  // namespace weft::cuda

@@ -4,6 +4,7 @@
 #include "support/simt/watch.h"
 
 #include <algorithm>
+#include <deque>
 
 #include "support/simt/memory.h"
 
@@ -15,8 +16,8 @@ constinit thread_local Watcher* running = nullptr;
 
 /// The shadows of the memories, and the time that they share.
 struct Shadows {
-  Clock clock;
-  Shadow shared{size_t{1} << 20};
+  Epochs epochs;
+  std::deque<Shadow> shared;     // of each of the blocks side by side
   std::optional<Shadow> device;  // made when it is first needed
 };
 Shadows& shadows() {
@@ -38,77 +39,99 @@ bool sees_accesses() {
 #endif
 }
 
-bool Watcher::wanted(size_t shared_bytes) {
+bool Watcher::wanted(size_t shared_bytes, bool together) {
   const RaceCheck check = settings().race_check;
-  return sees_accesses() && (check == RaceCheck::kAll || (check == RaceCheck::kShared && shared_bytes > 0) ||
-                             TrafficCount::current());
+  return sees_accesses() &&
+         (check == RaceCheck::kAll || (check == RaceCheck::kShared && (shared_bytes > 0 || together)) ||
+          TrafficCount::current());
 }
 
-Watcher::Watcher(const char* kernel, const unsigned char* shared, size_t shared_bytes)
-    : shared_{reinterpret_cast<uintptr_t>(shared), shared_bytes, true,
-              settings().race_check != RaceCheck::kNone},
-      device_{reinterpret_cast<uintptr_t>(backing().base), backing().bytes, false,
-              settings().race_check == RaceCheck::kAll} {
+Watcher::Watcher(const char* kernel, const std::vector<const unsigned char*>& shared, size_t shared_bytes,
+                 bool together)
+    : device_{reinterpret_cast<uintptr_t>(backing().base), backing().bytes, false,
+              settings().race_check >= (together ? RaceCheck::kShared : RaceCheck::kAll)} {
   if (device_.checked && !shadows().device) shadows().device.emplace(device_.bytes);
-  if (TrafficCount* const count = TrafficCount::current()) {
-    traffic_ = &count->entry(kernel);
-    warps_.resize(kMostThreads / kWarp);
-  }
+  while (shadows().shared.size() < shared.size()) shadows().shared.emplace_back(size_t{1} << 20);
+  if (TrafficCount* const count = TrafficCount::current()) traffic_ = &count->entry(kernel);
+  for (const unsigned char* const each : shared)
+    sides_.push_back(
+        {{reinterpret_cast<uintptr_t>(each), shared_bytes, true, settings().race_check != RaceCheck::kNone},
+         {},
+         std::vector<WarpTraffic>(traffic_ ? kMostThreads / kWarp : 0)});
   running = this;
 }
 Watcher::~Watcher() { running = nullptr; }
 
-void Watcher::begin_block() {
-  ++shadows().clock.epoch;
+void Watcher::begin_blocks() {
   found_.reset();
+  new_epochs();
+}
+
+void Watcher::new_epochs() {
+  Epochs& epochs = shadows().epochs;
+  epochs.fence();
+  for (size_t i = 0; i < sides_.size(); ++i) sides_[i].clock.epoch = epochs.next(static_cast<int>(i));
 }
 
 void Watcher::barrier() {
-  ++shadows().clock.epoch;
-  for (size_t w = 0; w < warps_.size(); ++w) flush(w);
+  Side& side = sides_[block_];
+  side.clock.epoch = shadows().epochs.next(static_cast<int>(block_));
+  if (traffic_)
+    for (WarpTraffic& warp : side.warps) warp.flush(*traffic_);
+}
+
+void Watcher::grid_barrier() {
+  new_epochs();
+  flush_all();
 }
 
 void Watcher::warp_operation(size_t warp, WarpOp op) {
-  if (settings().shuffles_order || op == WarpOp::kSync) ++shadows().clock.turn[warp];
-  flush(warp);
+  Side& side = sides_[block_];
+  if (settings().shuffles_order || op == WarpOp::kSync) ++side.clock.turn[warp];
+  if (traffic_) side.warps[warp].flush(*traffic_);
 }
 
-void Watcher::flush(size_t warp) {
-  if (traffic_) warps_[warp].flush(*traffic_);
+void Watcher::flush_all() {
+  for (Side& side : sides_)
+    for (WarpTraffic& warp : side.warps) warp.flush(*traffic_);
 }
 
-std::string Watcher::end_block() {
-  for (size_t w = 0; w < warps_.size(); ++w) flush(w);
+std::string Watcher::end_blocks() {
+  flush_all();
   if (!found_) return "";
-  const auto& [race, memory] = *found_;
+  const auto& [race, shared] = *found_;
   std::string place = str("byte ", race.at, " of shared memory");
-  if (!memory->shared) {
-    const auto offset = offset_in_block(reinterpret_cast<const void*>(memory->begin + race.at));
+  if (!shared) {
+    const auto offset = offset_in_block(reinterpret_cast<const void*>(device_.begin + race.at));
     place = offset ? str("byte ", *offset, " of a block of device memory")
                    : str("byte ", race.at, " of the device's memory, in no block");
   }
-  return str("a race of threads ", race.first, " (", name_of(race.did_first), ") and ", race.second, " (",
-             name_of(race.did_second), ") for ", place, ", with no barrier between");
+  const bool apart = race.first_block != race.second_block;
+  const auto block = [&](int at) { return apart ? str(" of block ", at) : std::string(); };
+  return str("a race of threads ", race.first, block(race.first_block), " (", name_of(race.did_first),
+             ") and ", race.second, block(race.second_block), " (", name_of(race.did_second), ") for ", place,
+             ", with no barrier ", apart ? "of the grid " : "", "between");
 }
 
 void Watcher::access(const void* p, size_t bytes, Access kind, const void* site) {
   const auto address = reinterpret_cast<uintptr_t>(p);
-  for (const Memory* const memory : {&shared_, &device_})  // an address before it wraps around
+  for (const Memory* const memory : {&sides_[block_].shared, &device_})  // an address before it wraps around
     if (address - memory->begin < memory->bytes)
       return access(*memory, address - memory->begin, bytes, kind, site);
 }
 
 void Watcher::access(const Memory& memory, size_t at, size_t bytes, Access kind, const void* site) {
   bytes = std::min(bytes, memory.bytes - at);
+  Side& side = sides_[block_];
   if (memory.checked && !found_) {
     Shadows& all = shadows();
-    Shadow& shadow = memory.shared ? all.shared : *all.device;
-    if (const auto race = shadow.access(at, bytes, kind, Mark::of(all.clock, thread_)))
-      found_ = Found{*race, &memory};
+    Shadow& shadow = memory.shared ? all.shared[block_] : *all.device;
+    if (const auto race = shadow.access(at, bytes, kind, Mark::of(side.clock, thread_), all.epochs))
+      found_ = Found{*race, memory.shared};
   }
   if (!traffic_ || kind == Access::kAtomic) return;
   for (size_t done = 0; done < bytes; done += 16)
-    warps_[static_cast<size_t>(thread_ / kWarp)].access(
+    side.warps[static_cast<size_t>(thread_ / kWarp)].access(
         thread_ % kWarp, {site, memory.shared, kind == Access::kWrite, at + done,
                           static_cast<uint32_t>(std::min<size_t>(16, bytes - done))});
 }

@@ -24,20 +24,26 @@ bool sees_accesses();
 class Watcher {
  public:
   /// Whether a launch with so much shared memory needs one.
-  static bool wanted(size_t shared_bytes);
-  /// In the scope of a DeviceAccess: launches share the shadows.
-  Watcher(const char* kernel, const unsigned char* shared, size_t shared_bytes);
+  static bool wanted(size_t shared_bytes, bool together);
+  /// In the scope of a DeviceAccess: launches share the shadows. `shared` has a memory for each of the blocks
+  /// that run `together`; else one, for each block in turn.
+  Watcher(const char* kernel, const std::vector<const unsigned char*>& shared, size_t shared_bytes,
+          bool together);
   ~Watcher();
   Watcher(const Watcher&) = delete;
 
   // Told by the launch.
-  void begin_block();
+  /// A block begins, or as many as run side by side.
+  void begin_blocks();
+  /// This one of them runs from now on.
+  void enter(size_t block) { block_ = block; }
   /// This thread of the block runs from now on.
   void resume(int thread) { thread_ = thread; }
   void barrier();
+  void grid_barrier();
   void warp_operation(size_t warp, WarpOp op);
-  /// The block's first race in words; empty: none.
-  std::string end_block();
+  /// The first race of these blocks in words; empty: none.
+  std::string end_blocks();
 
   void access(const void* p, size_t bytes, Access kind, const void* site);
 
@@ -49,16 +55,24 @@ class Watcher {
   };
   struct Found {
     Race race;
-    const Memory* memory;
+    bool shared;
+  };
+  /// One of the blocks.
+  struct Side {
+    Memory shared;
+    Clock clock;
+    std::vector<WarpTraffic> warps;  // for traffic
   };
   void access(const Memory& memory, size_t at, size_t bytes, Access kind, const void* site);
-  void flush(size_t warp);
+  void new_epochs();
+  void flush_all();
 
-  Memory shared_, device_;
+  std::vector<Side> sides_;
+  Memory device_;
+  size_t block_ = 0;
   int thread_ = 0;
   std::optional<Found> found_;
   KernelTraffic* traffic_ = nullptr;
-  std::vector<WarpTraffic> warps_;  // for traffic
 };
 
 }  // namespace weft::cuda::simt
