@@ -1,5 +1,6 @@
 // The settings of cuda_settings.h, as atomics: any thread may change them. The defaults of use_cudnn,
-// cudnn_attention and recurrent_wavefront are read from the environment at the first use.
+// cudnn_attention, recurrent_wavefront and recurrent_persistent are read from the environment at the first
+// use.
 #include <weft/kernels/cuda_settings.h>
 
 #include <atomic>
@@ -14,6 +15,7 @@ namespace weft::cuda {
 
 namespace {
 std::atomic<bool> tf32{false}, dropout_of_cudnn{false}, ordered{true};
+std::atomic<int> waiting{0};
 
 std::atomic<bool>& cudnn() {
   static std::atomic<bool> use = [] {
@@ -41,6 +43,14 @@ std::atomic<int>& wavefront() {
   }();
   return chunks;
 }
+
+std::atomic<bool>& persistent() {
+  static std::atomic<bool> use = [] {
+    const char* const set = std::getenv("WEFT_RECURRENT_PERSISTENT");
+    return set && std::string_view(set) == "1";
+  }();
+  return use;
+}
 }  // namespace
 
 bool allow_tf32() noexcept { return tf32.load(std::memory_order_relaxed); }
@@ -59,5 +69,10 @@ void set_recurrent_wavefront(int chunks) {
     throw ValueError(str("set_recurrent_wavefront: takes 0 or a number of chunks, got ", chunks));
   wavefront().store(chunks, std::memory_order_relaxed);
 }
+bool recurrent_persistent() noexcept { return persistent().load(std::memory_order_relaxed); }
+void set_recurrent_persistent(bool use) noexcept { persistent().store(use, std::memory_order_relaxed); }
+WaitingKernels::WaitingKernels() noexcept { waiting.fetch_add(1, std::memory_order_relaxed); }
+WaitingKernels::~WaitingKernels() { waiting.fetch_sub(1, std::memory_order_relaxed); }
+bool WaitingKernels::any() noexcept { return waiting.load(std::memory_order_relaxed) > 0; }
 
 }  // namespace weft::cuda

@@ -51,4 +51,25 @@ WEFT_API int recurrent_wavefront() noexcept;
 /// if it is negative.
 WEFT_API void set_recurrent_wavefront(int chunks);
 
+/// Whether weft's kernels take all steps of an LSTM's forward or backward in one kernel. Its blocks stay on
+/// the device and keep the recurrent weights in shared memory. This covers layers whose weights fit there,
+/// with batches of up to 64 rows in float32 and 32 in half types. Others, and all while it is off, take a
+/// product and a kernel for each step. So do stacks in chunks (recurrent_wavefront), and all LSTMs while a
+/// process group has a device. Off by default, unless WEFT_RECURRENT_PERSISTENT=1 is in the environment: no
+/// device has run it yet.
+WEFT_API bool recurrent_persistent() noexcept;
+/// Sets it for later passes.
+WEFT_API void set_recurrent_persistent(bool use) noexcept;
+
+/// While one is alive, kernels on this process's devices may wait for other processes, as those of NCCL do.
+/// They hold their processors meanwhile. So no kernel should begin that needs most of a device at once.
+/// Thread safety: any thread may make, end and ask for them.
+class WEFT_API WaitingKernels {
+ public:
+  WaitingKernels() noexcept;
+  ~WaitingKernels();
+  WaitingKernels(const WaitingKernels&) = delete;
+  static bool any() noexcept;
+};
+
 }  // namespace weft::cuda

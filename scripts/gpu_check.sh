@@ -381,7 +381,8 @@ traced() {
 profiled=(Add/float32/64M:Map Tanh/float32/64M:Map Gelu/float32/64M:Map Gelu/bfloat16/64M:Map
   Dropout/float32/64M:Dropout Transpose/float32/8192x8192:Transpose SumColumns/float32/8192x8192:ReduceColumns
   Softmax/float32/65536x1024:Softmax Softmax/float32/2048x32768:Softmax LayerNorm/forward/65536x1024:LayerNorm
-  CrossEntropy/forward/8192x50000:CrossEntropy Step/Adam/1GB:Adam Lstm/float32/35x20x650:CellStep)
+  CrossEntropy/forward/8192x50000:CrossEntropy Step/Adam/1GB:Adam Lstm/float32/35x20x650:CellStep
+  LstmPersistent/float32/35x20x650:LstmPersistent)
 profile() {
   local row status=0 limit
   for row in "${profiled[@]}"; do

@@ -135,9 +135,22 @@ struct LanguageModel : nn::Module {
 /// The chunks of the rows named `Wavefront`.
 constexpr int kChunks = 6;
 
+/// All recurrent layers run with a kernel per step in its scope, but for rows named `Persistent`.
+class PerStep {
+ public:
+  PerStep() { cuda::set_recurrent_persistent(false); }
+  ~PerStep() { cuda::set_recurrent_persistent(before_); }
+  PerStep(const PerStep&) = delete;
+
+ private:
+  const bool before_ = cuda::recurrent_persistent();
+};
+
 /// One recurrent layer, and a stack of four, forward and backward, on weft's kernels and on cuDNN. There the
-/// weights are copied first, and then lie in its layout. The stack also runs in chunks on two streams.
+/// weights are copied first, and then lie in its layout. LSTMs also run as persistent kernels, and the stack in
+/// chunks on two streams.
 void recurrent_layers(Bench& b) {
+  const PerStep per_step;
   for (const auto& [steps, batch, size] : {std::array<int64_t, 3>{35, 20, 650},
                                            {35, 20, 1500},
                                            {100, 64, 256},
@@ -163,6 +176,11 @@ void recurrent_layers(Bench& b) {
           run("Wavefront");
           cuda::set_recurrent_wavefront(0);
         }
+        if constexpr (std::is_same_v<Layer, nn::LSTM>) {
+          cuda::set_recurrent_persistent(true);
+          run("Persistent");
+          cuda::set_recurrent_persistent(false);
+        }
         cuda::set_use_cudnn(true);
         run("Cudnn");
         rnn.flatten_parameters();
@@ -181,9 +199,11 @@ void language_model(Bench& b, int64_t vocabulary, int64_t size, double dropout) 
   for (const char* kind :
        {"LmStep", "LmForward", "LmBackward", "LmUpdate", "LmStepBFloat16", "LmStepGraph", "LmStepCudnn",
         "LmStepCudnnDropout", "LmStepCudnnDropoutFlat", "LmStepBFloat16Cudnn", "LmStepGraphCudnn",
-        "LmStepWavefront", "LmStepBFloat16Wavefront", "LmStepGraphWavefront"})
+        "LmStepWavefront", "LmStepBFloat16Wavefront", "LmStepGraphWavefront", "LmStepPersistent",
+        "LmStepBFloat16Persistent", "LmStepGraphPersistent"})
     wanted |= b.wants(row(kind));
   if (!wanted) return;
+  const PerStep per_step;
   manual_seed(1);
   LanguageModel model(vocabulary, size, dropout);
   model.to(gpu);
@@ -231,6 +251,11 @@ void language_model(Bench& b, int64_t vocabulary, int64_t size, double dropout) 
   });
   b.run(row("LmStepBFloat16"), half);
   recorded(row("LmStepGraph"));
+  cuda::set_recurrent_persistent(true);
+  b.run(row("LmStepPersistent"), step);
+  b.run(row("LmStepBFloat16Persistent"), half);
+  recorded(row("LmStepGraphPersistent"));
+  cuda::set_recurrent_persistent(false);
   cuda::set_recurrent_wavefront(kChunks);
   b.run(row("LmStepWavefront"), step);
   b.run(row("LmStepBFloat16Wavefront"), half);

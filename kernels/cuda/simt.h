@@ -88,6 +88,9 @@ class Thread;
 #include <cuda_runtime.h>
 
 #include <atomic>
+#include <map>
+#include <mutex>
+#include <tuple>
 
 #define WEFT_DEVICE __device__
 
@@ -182,22 +185,22 @@ __global__ void __launch_bounds__(most_threads<Body>(), resident_blocks<Body>())
   body(Thread{});
 }
 /// Throws: CudaError that names the kernel.
-inline void check_launch(const char* name) {
-  const cudaError_t status = cudaGetLastError();
-  if (status != cudaSuccess)
-    throw CudaError(str(name, ": ", cudaGetErrorString(status), " (", cudaGetErrorName(status), ")"));
+inline void check(const char* name, cudaError_t status) {
+  if (status == cudaSuccess) return;
+  static_cast<void>(cudaGetLastError());  // so that no later launch finds it
+  throw CudaError(str(name, ": ", cudaGetErrorString(status), " (", cudaGetErrorName(status), ")"));
 }
+inline void check_launch(const char* name) { check(name, cudaGetLastError()); }
 /// Allows launches of the kernel on the current device to use all shared memory that the device gives a
 /// block. `allowed` has one flag per device for this kernel: the first launch makes the request, later ones
 /// only read the flag. Two requests at once are harmless. It issues nothing to a stream, so it may run while
 /// a graph is recorded.
 inline void allow_shared(const char* name, const void* kernel, std::atomic<bool>* allowed) {
   int device = 0, most = 0;
-  cudaGetDevice(&device);
+  check(name, cudaGetDevice(&device));
   if (allowed[device].load(std::memory_order_acquire)) return;
-  cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most);
-  check_launch(name);
+  check(name, cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  check(name, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most));
   allowed[device].store(true, std::memory_order_release);
 }
 /// The same for a body and the shared memory that a launch of it uses.
@@ -222,17 +225,24 @@ template <class Body> void launch(void* stream, const char* name, const Grid& gr
 }
 
 /// The most blocks of a body that the current device holds at once, by its registers, threads and `shared`
-/// bytes; 0 if the device starts no blocks together. It issues nothing to a stream.
+/// bytes; 0 if the device starts no blocks together. It issues nothing to a stream. The runtime is asked once
+/// for each device and size.
 template <class Body> int64_t blocks_together(const char* name, int threads, size_t shared) {
+  static std::mutex mutex;
+  static std::map<std::tuple<int, int, size_t>, int64_t> known;
   int device = 0, can = 0, processors = 0, each = 0;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&can, cudaDevAttrCooperativeLaunch, device);
-  if (!can) return 0;
-  inner::allow_shared<Body>(name, shared);
-  cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
-  cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, inner::run<Body>, threads, shared);
-  inner::check_launch(name);
-  return static_cast<int64_t>(processors) * each;
+  inner::check(name, cudaGetDevice(&device));
+  const std::lock_guard lock(mutex);
+  const std::tuple key(device, threads, shared);
+  if (const auto at = known.find(key); at != known.end()) return at->second;
+  inner::check(name, cudaDeviceGetAttribute(&can, cudaDevAttrCooperativeLaunch, device));
+  if (can) {
+    inner::allow_shared<Body>(name, shared);
+    inner::check(name, cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
+    inner::check(name,
+                 cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, inner::run<Body>, threads, shared));
+  }
+  return known[key] = static_cast<int64_t>(processors) * each;
 }
 
 /// Starts a kernel whose blocks run at the same time, so that they may wait for each other (sync_grid). It
@@ -252,8 +262,7 @@ void launch_together(void* stream, const char* name, const Grid& grid, const Bod
   config.dynamicSmemBytes = grid.shared;
   config.stream = static_cast<cudaStream_t>(stream);
   config.attrs = &together, config.numAttrs = 1;
-  cudaLaunchKernelEx(&config, inner::run<Body>, body);
-  inner::check_launch(name);
+  inner::check(name, cudaLaunchKernelEx(&config, inner::run<Body>, body));
 }
 
 }  // namespace weft::cuda

@@ -1,12 +1,19 @@
 // Recurrent layers on the device, where there is one: cuDNN's against weft's own cell, both against the CPU,
-// parameters in cuDNN's layout, and stacks in chunks against their layers.
+// and parameters in cuDNN's layout. LSTMs in persistent kernels are compared with a kernel per step, and
+// stacks in chunks with their layers.
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdio>
 #include <cstring>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
 
 #include <weft/autograd/tape/inner/set_data.h>
 #include <weft/kernels/accelerator.h>
+#include <weft/kernels/cuda/trace.h>
 #include <weft/kernels/cuda_settings.h>
 #include <weft/tensor/cuda.h>
 #include <weft/weft.h>
@@ -19,14 +26,22 @@ constexpr RnnMode kModes[] = {RnnMode::kLstm, RnnMode::kGru, RnnMode::kTanh, Rnn
 struct CudaRecurrent : testing::Test {
   void SetUp() override {
     if (!cuda::is_available()) GTEST_SKIP() << "no CUDA device";
+    cuda::set_recurrent_persistent(false);  // but for tests of it
+  }
+  /// Sizes of an H200's kind: the emulated device takes too long for them.
+  static bool device_is_large() {
+    const DeviceProperties p = accelerator("cuda").properties();
+    return p.major >= 9 && p.processors >= 100;
   }
   void TearDown() override {
     cuda::set_use_cudnn(before);
     cuda::set_recurrent_wavefront(chunks);
+    cuda::set_recurrent_persistent(persistent);
   }
   const Device gpu{DeviceType::kCuda, 0};
   const bool before = cuda::use_cudnn();
   const int chunks = cuda::recurrent_wavefront();
+  const bool persistent = cuda::recurrent_persistent();
 };
 
 struct Case {
@@ -139,6 +154,96 @@ TEST_F(CudaRecurrent, the_own_cell_matches_the_cpu) {
   }
 }
 
+/// The recurrent kernels that f launches, by a trace, which has their names.
+template <class F> std::vector<std::string> recurrent_kernels(const F& f) {
+  const std::string file = testing::TempDir() + "weft_recurrent_trace.json";
+  cuda::start_trace(file);
+  f();
+  cuda::finish_trace();
+  std::ifstream in(file);
+  const std::string text((std::istreambuf_iterator<char>(in)), {});
+  std::remove(file.c_str());
+  std::vector<std::string> found;
+  for (const char* const name :
+       {"rnn_cell", "rnn_cell_backward", "rnn_lstm_persistent", "rnn_lstm_persistent_backward"})
+    if (text.find(str('"', name, '"')) != std::string::npos) found.emplace_back(name);
+  return found;
+}
+const std::vector<std::string> kPersistent = {"rnn_lstm_persistent", "rnn_lstm_persistent_backward"},
+                               kPerStep = {"rnn_cell", "rnn_cell_backward"};
+
+TEST_F(CudaRecurrent, a_persistent_lstm_matches_a_kernel_per_step_and_the_cpu) {
+  cuda::set_use_cudnn(false);
+  for (const DType dtype : {kFloat32, kFloat16, kBFloat16})
+    for (const bool reverse : {false, true}) {
+      std::vector<Case> all = {
+          {.reverse = reverse, .dtype = dtype},
+          {.reverse = reverse, .bias = false, .steps = 3, .batch = 17, .hidden = 31, .dtype = dtype}};
+      if (device_is_large())
+        all.push_back(
+            {.reverse = reverse, .steps = 35, .batch = 20, .inputs = 65, .hidden = 200, .dtype = dtype});
+      for (const Case& c : all) {
+        SCOPED_TRACE(name_of(c));
+        std::vector<Tensor> one, per_step;
+        cuda::set_recurrent_persistent(true);
+        EXPECT_EQ(recurrent_kernels([&] { one = run(c, gpu); }), kPersistent);
+        EXPECT_TRUE(same_bits(one, run(c, gpu)));
+        cuda::set_recurrent_persistent(false);
+        EXPECT_EQ(recurrent_kernels([&] { per_step = run(c, gpu); }), kPerStep);
+        expect_near(one, per_step, tolerance(c.dtype));
+        expect_near(one, run(c, kCpu), tolerance(c.dtype));
+      }
+    }
+}
+
+// Sizes at which a block has many units, and a backward goes through shared memory in parts.
+TEST_F(CudaRecurrent, a_large_lstm_matches_a_kernel_per_step) {
+  cuda::set_use_cudnn(false);
+  std::vector<Case> all = {{.steps = 3, .batch = 9, .hidden = 53},
+                           {.steps = 3, .batch = 11, .hidden = 45, .dtype = kBFloat16}};
+  if (device_is_large())
+    all = {{.steps = 12, .batch = 20, .inputs = 65, .hidden = 650},
+           {.steps = 12, .batch = 64, .inputs = 65, .hidden = 256},
+           {.steps = 12, .batch = 32, .inputs = 65, .hidden = 1000, .dtype = kBFloat16},
+           {.steps = 12, .batch = 20, .inputs = 65, .hidden = 1500, .dtype = kBFloat16}};
+  for (const Case& c : all) {
+    SCOPED_TRACE(name_of(c));
+    std::vector<Tensor> one, per_step;
+    cuda::set_recurrent_persistent(true);
+    EXPECT_EQ(recurrent_kernels([&] { one = run(c, gpu); }), kPersistent);
+    EXPECT_TRUE(same_bits(one, run(c, gpu)));
+    cuda::set_recurrent_persistent(false);
+    EXPECT_EQ(recurrent_kernels([&] { per_step = run(c, gpu); }), kPerStep);
+    expect_near(one, per_step, tolerance(c.dtype));
+  }
+}
+
+TEST_F(CudaRecurrent, a_persistent_lstm_is_recorded) {
+  cuda::set_use_cudnn(false);
+  cuda::set_recurrent_persistent(true);
+  const Case c{.steps = 12};
+  const std::vector<Tensor> x = inputs_of(c, gpu);
+  const auto step = [&] {
+    const RnnResult r = rnn_layer(c.mode, x[0], x[1], x[2], x[3], x[4], x[5], x[6], c.reverse);
+    std::vector<Tensor> out = {r.y, r.hn, r.cn};
+    for (const Tensor& g : grad({(r.y * r.y).sum() + r.cn.sum()}, {x[0], x[4]})) out.push_back(g);
+    return out;
+  };
+  const auto on_cpu = [](const std::vector<Tensor>& list) {
+    std::vector<Tensor> all;
+    for (const Tensor& t : list) all.push_back(t.detach().to(kCpu).to(kFloat64));
+    return all;
+  };
+  std::vector<Tensor> recorded;
+  cuda::Graph graph(gpu);
+  EXPECT_EQ(recurrent_kernels([&] { graph.capture([&] { recorded = step(); }); }), kPersistent);
+  const std::vector<Tensor> plain = on_cpu(step());
+  for (int i = 0; i < 2; ++i) {
+    graph.replay();
+    EXPECT_TRUE(same_bits(on_cpu(recorded), plain));
+  }
+}
+
 TEST_F(CudaRecurrent, cudnn_matches_the_own_cell) {
   int taken = 0;
   for (const Case& c : cases()) {
@@ -210,6 +315,15 @@ std::vector<Tensor> run_stack(DType dtype, Device device, int chunks, bool recor
     tell();
   }
   return all;
+}
+
+TEST_F(CudaRecurrent, a_stack_in_chunks_has_a_kernel_per_step) {
+  cuda::set_use_cudnn(false);
+  const std::vector<Tensor> plain = run_stack(kFloat32, gpu, 6, false);
+  cuda::set_recurrent_persistent(true);
+  std::vector<Tensor> cut;
+  EXPECT_EQ(recurrent_kernels([&] { cut = run_stack(kFloat32, gpu, 6, false); }), kPerStep);
+  EXPECT_TRUE(same_bits(cut, plain));
 }
 
 TEST_F(CudaRecurrent, a_stack_in_chunks_matches_its_layers_and_the_cpu) {

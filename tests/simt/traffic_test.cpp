@@ -9,6 +9,7 @@
 
 #include <weft/kernels/cuda/host/runtime.h>
 #include <weft/kernels/cuda/packs.h>
+#include <weft/kernels/cuda_settings.h>
 #include <weft/optim/optim.h>
 #include "support/simt/operand.h"
 #include "support/simt/thread.h"
@@ -51,7 +52,11 @@ struct SimtTraffic : testing::Test {
     if (!simt::sees_accesses()) GTEST_SKIP() << "this build does not see the accesses of kernels";
     simt::settings() = {};
   }
-  void TearDown() override { simt::settings() = simt::settings_of_environment(); }
+  void TearDown() override {
+    simt::settings() = simt::settings_of_environment();
+    set_recurrent_persistent(persistent);
+  }
+  const bool persistent = recurrent_persistent();
 };
 
 /// The traffic of a kernel in the launches of f(context).
@@ -360,26 +365,50 @@ TEST_F(SimtTraffic, integer_products_load_an_eighth_of_a_number_per_product) {
   EXPECT_EQ(conflict(t), "");
 }
 
+/// The traffic of a kernel in the forward of an LSTM.
+struct LstmTraffic {
+  static constexpr int64_t steps = 3, batch = 4, inputs = 64, hidden = 128,
+                           states = steps * batch * hidden * 4;
+  static KernelTraffic of(const char* kernel, CudaBackend& gpu) {
+    Operand x(kFloat32, {steps, batch, inputs}), w_ih(kFloat32, {4 * hidden, inputs}),
+        w_hh(kFloat32, {4 * hidden, hidden}), b_ih(kFloat32, {4 * hidden}), b_hh(kFloat32, {4 * hidden}),
+        h0(kFloat32, {batch, hidden}), c0(kFloat32, {batch, hidden}), y(kFloat32, {steps, batch, hidden}),
+        hn(kFloat32, {batch, hidden}), cn(kFloat32, {batch, hidden}),
+        reserve(kFloat32, {steps, batch, 6 * hidden});
+    for (Operand* const each : {&x, &w_ih, &w_hh, &b_ih, &b_hh, &h0, &c0}) each->fill(0.01);
+    return traffic_of(kernel, [&](Context& c) {
+      gpu.rnn_forward(c, {.mode = RnnMode::kLstm},
+                      {x.on_device(), h0.on_device(), c0.on_device(), w_ih.on_device(), w_hh.on_device(),
+                       b_ih.on_device(), b_hh.on_device()},
+                      {y.on_device(), hn.on_device(), cn.on_device(), reserve.on_device()});
+    });
+  }
+};
+
 TEST_F(SimtTraffic, the_lstm_cell_moves_whole_sectors) {
-  const int64_t steps = 3, batch = 4, inputs = 64, hidden = 128, states = steps * batch * hidden * 4;
-  Operand x(kFloat32, {steps, batch, inputs}), w_ih(kFloat32, {4 * hidden, inputs}),
-      w_hh(kFloat32, {4 * hidden, hidden}), b_ih(kFloat32, {4 * hidden}), b_hh(kFloat32, {4 * hidden}),
-      h0(kFloat32, {batch, hidden}), c0(kFloat32, {batch, hidden}), y(kFloat32, {steps, batch, hidden}),
-      hn(kFloat32, {batch, hidden}), cn(kFloat32, {batch, hidden}),
-      reserve(kFloat32, {steps, batch, 6 * hidden});
-  for (Operand* const each : {&x, &w_ih, &w_hh, &b_ih, &b_hh, &h0, &c0}) each->fill(0.01);
-  const auto t = traffic_of("rnn_cell", [&](Context& c) {
-    device().rnn_forward(c, {.mode = RnnMode::kLstm},
-                         {x.on_device(), h0.on_device(), c0.on_device(), w_ih.on_device(), w_hh.on_device(),
-                          b_ih.on_device(), b_hh.on_device()},
-                         {y.on_device(), hn.on_device(), cn.on_device(), reserve.on_device()});
-  });
+  set_recurrent_persistent(false);
+  const int64_t states = LstmTraffic::states;
+  const KernelTraffic t = LstmTraffic::of("rnn_cell", device());
   // four gates from x, h and two biases, and c, which it may read again after each write elsewhere
   EXPECT_EQ(waste(t.read, t.read.bytes, 4), "");
   EXPECT_GE(t.read.bytes, (4 * 4 + 1) * states);
   EXPECT_LE(t.read.bytes, (4 * 4 + 3) * states);
   // y, c and six numbers of the reserve, and the last states
-  EXPECT_EQ(waste(t.written, (2 + 6) * states + 2 * states / steps, 4), "");
+  EXPECT_EQ(waste(t.written, (2 + 6) * states + 2 * states / LstmTraffic::steps, 4), "");
+}
+
+TEST_F(SimtTraffic, the_persistent_lstm_reads_its_weights_once_and_has_no_conflicts) {
+  set_recurrent_persistent(true);
+  const KernelTraffic t = LstmTraffic::of("rnn_lstm_persistent", simt::device_of(4));
+  const int64_t states = LstmTraffic::states, batch = LstmTraffic::batch, hidden = LstmTraffic::hidden,
+                weights = 4 * hidden * hidden * 4, blocks = simt::last_grid().blocks,
+                copied = weights + blocks * states;
+  // W_hh, h of each step for each block, four gates from x and two biases, and c
+  EXPECT_GE(t.read.bytes, copied + (4 * 3 + 1) * states);
+  EXPECT_LE(t.read.bytes, copied + (4 * 4 + 3) * 2 * states);
+  // every block has 8 rows of h, though the batch has 4
+  EXPECT_EQ(t.stored.bytes, weights + blocks * states / batch * 8);
+  EXPECT_EQ(conflict(t), "");
 }
 
 TEST_F(SimtTraffic, an_optimizer_step_moves_packs) {

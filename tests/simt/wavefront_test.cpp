@@ -25,13 +25,16 @@ struct SimtWavefront : testing::Test {
   void SetUp() override {
     simt::install();
     set_recurrent_wavefront(0);
+    set_recurrent_persistent(false);  // a chunk has as many launches as its steps
   }
   void TearDown() override {
     set_recurrent_wavefront(0);
+    set_recurrent_persistent(persistent);
     simt::left_out() = -1;
     simt::settings() = simt::settings_of_environment();
   }
   const Device gpu{DeviceType::kCuda, 0};
+  const bool persistent = recurrent_persistent();
 };
 
 // Of a new process, where nothing has asked for the setting before.

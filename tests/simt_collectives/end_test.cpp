@@ -9,6 +9,7 @@
 #include <thread>
 
 #include <weft/distributed/transport/address.h>
+#include <weft/kernels/cuda_settings.h>
 #include <weft/tensor/cuda.h>
 
 #include "devices.h"
@@ -58,7 +59,9 @@ void wait_for_own_work(int rank) {
 /// Worker 1 has done its part of a broadcast and leaves. Worker 0 comes to the call later than an ended
 /// process is waited for.
 void leave(int rank) {
+  EXPECT_FALSE(cuda::WaitingKernels::any());
   Group group = join_with_device(rank, {.timeout = 40s});
+  EXPECT_TRUE(cuda::WaitingKernels::any());
   const Tensor x = on_device({1000}, rank);
   std::optional<Deferred> slow;
   if (rank == 0) {
@@ -73,6 +76,7 @@ void leave(int rank) {
     EXPECT_TRUE(holds(x, ones({1000})));
   }
   group.reset();
+  EXPECT_FALSE(cuda::WaitingKernels::any());
   EXPECT_EQ(nccl_counts().aborted.load(), 0);
   if (rank == 1) {
     EXPECT_TRUE(rpc::rpc_sync<has_caught_up>("worker0"));

@@ -14,6 +14,7 @@
 
 #include <weft/distributed/collectives/inner/engine.h>
 #include <weft/distributed/runtime/sync.h>
+#include <weft/kernels/cuda_settings.h>
 #include <weft/tensor/cuda.h>
 
 namespace weft::dist::inner {
@@ -64,6 +65,7 @@ class DeviceCalls {
   const cuda::Stream stream_;
   // Of the watching thread, without work of their own. They follow stream_, and the front of the first call.
   const cuda::Stream marker_, front_;
+  const cuda::WaitingKernels waiting_;
   std::unique_ptr<Engine> engine_;
   std::atomic<bool> busy_{false};  ///< a thread is at work in issue()
   // Watching thread.

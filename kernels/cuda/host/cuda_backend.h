@@ -53,6 +53,7 @@ class CudaBackend final : public Accelerator {
   /// Blocks of 256 threads for n independent pieces of work, with one thread each. A thread has several
   /// pieces only if a grid cannot have so many blocks.
   static Grid grid_for(int64_t n) { return {.blocks = one_round(blocks_for(n, 256))}; }
+  int64_t processors() const { return processors_; }
   /// Bytes of shared memory that a block may use.
   size_t shared_memory() const { return shared_memory_; }
   int major() const { return major_; }  ///< compute capability

@@ -1,5 +1,6 @@
 // Recurrent layers of the CUDA backend: on cuDNN if it accepts the layer (host/rnn_seam.h), else on weft's
-// cell (rnn.h). Whole stacks run on cuDNN, or on weft's cell in chunks of time (rnn_wavefront.h).
+// cell (rnn.h). That is one kernel for all steps where it fits the device (rnn_persistent.h). Whole stacks
+// run on cuDNN, or on weft's cell in chunks of time (rnn_wavefront.h).
 #include <weft/kernels/cuda/host/rnn_seam.h>
 #include <weft/kernels/cuda/ops/rnn.h>
 #include <weft/kernels/cuda/ops/rnn_wavefront.h>

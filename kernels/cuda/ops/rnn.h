@@ -36,6 +36,7 @@ class Dense {
 
   bool defined() const { return view_.defined(); }
   int64_t row() const { return defined() ? view_.stride(1) : 0; }
+  int64_t of_step() const { return defined() ? view_.stride(0) : 0; }
   template <class T> T* at(int64_t t) const {
     return view_.as<T>() ? view_.as<T>() + t * view_.stride(0) : nullptr;
   }
@@ -126,7 +127,8 @@ std::unique_ptr<CellPass> cell_forward(CudaBackend& backend, Context& context, c
                                        const RnnInputs& in, const RnnOutputs& out, int64_t longest);
 std::unique_ptr<CellPass> cell_backward(CudaBackend& backend, Context& context, const RnnLayer& layer,
                                         const RnnInputs& in, const RnnOutputs& out, const View& dy,
-                                        const View& dhn, const View& dcn, const RnnGrads& grads);
+                                        const View& dhn, const View& dcn, const RnnGrads& grads,
+                                        int64_t longest);
 
 /// Whole passes, also over empty sequences.
 void rnn_cell_forward(CudaBackend& backend, Context& context, const RnnLayer& layer, const RnnInputs& in,

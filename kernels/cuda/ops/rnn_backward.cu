@@ -7,8 +7,10 @@
 // A row of gate gradients: LSTM di df dg do; tanh and relu da; GRU dr dz dq dn. There dq is the gradient of q
 // = W_hn h + b_hn, and dn that of n before tanh. W_hh uses the first 3 H numbers, W_ih uses (dr dz) and dn.
 // They have the dtype of x; dh and dc are float32 for the half dtypes. 4 T N G H (I + H) flops. A step's
-// kernel reads reserve_width + 2 numbers per (n, column) and writes G (GRU: 4).
+// kernel reads reserve_width + 2 numbers per (n, column) and writes G (GRU: 4). An LSTM may take all steps in
+// one kernel instead (rnn_persistent.h).
 #include <weft/kernels/cuda/ops/rnn.h>
+#include <weft/kernels/cuda/ops/rnn_persistent.h>
 
 namespace weft::cuda {
 
@@ -80,7 +82,8 @@ void column_sums(CudaBackend& backend, Context& context, const View& m, const Vi
 template <class S> class Backward final : public CellPass {
  public:
   Backward(CudaBackend& backend, Context& context, const RnnLayer& layer, const RnnInputs& in,
-           const RnnOutputs& out, const View& dy, const View& dhn, const View& dcn, const RnnGrads& grads)
+           const RnnOutputs& out, const View& dy, const View& dhn, const View& dcn, const RnnGrads& grads,
+           int64_t longest)
       : backend_(backend),
         context_(context),
         layer_(layer),
@@ -103,6 +106,7 @@ template <class S> class Backward final : public CellPass {
         dgates_(backend, context, static_cast<size_t>(steps_ * batch_ * width_) * sizeof(S)),
         dh_(backend, context, state_bytes()),
         dc_(backend, context, lstm() ? state_bytes() : 0),
+        plan_(plan(longest)),
         all_{dgates_.as<void>(), kStored, {steps_ * batch_, width_}, {width_, 1}},
         dh_view_{dh_.as<void>(), kComputed, {batch_, hidden_}, {hidden_, 1}},
         dc_view_{dc_.as<void>(), kComputed, {batch_, hidden_}, {hidden_, 1}} {
@@ -111,7 +115,9 @@ template <class S> class Backward final : public CellPass {
   }
 
   void run(int64_t first, int64_t last) override {
-    for (int64_t s = last - 1; s >= first; --s) step(s);
+    if (plan_) all_steps(first, last);
+    else
+      for (int64_t s = last - 1; s >= first; --s) step(s);
     if (!dx_.defined()) return;
     const int64_t begin = std::min(time(first), time(last - 1)), end = begin + last - first;
     const View dx = dx_.matrix(begin, end), w = w_ih_.matrix();
@@ -157,18 +163,37 @@ template <class S> class Backward final : public CellPass {
   View joint() const { return columns_of(all_, 0, shared_); }
   View apart() const { return columns_of(all_, 3 * hidden_, 4 * hidden_); }
 
-  void step(int64_t s) {
-    const int64_t t = time(s);
-    const S* before = nullptr;
-    int64_t before_row = 0;
+  /// The plan of a persistent kernel; nullopt: there is a kernel per step.
+  std::optional<persistent::Plan> plan(int64_t longest) const {
+    if constexpr (std::is_same_v<S, double>) return std::nullopt;
+    else return persistent::plan_backward<S>(backend_, layer_, {steps_, longest, batch_, hidden_});
+  }
+  /// The state before step s, c of an LSTM and h of others, and the distance of its rows.
+  std::pair<const S*, int64_t> state_before(int64_t s) const {
     if (s == 0) {
       const Dense& first = lstm() ? c0_ : h0_;
-      before = first.at<S>(0), before_row = first.row();
-    } else if (lstm()) {
-      before = reserve_.at<S>(time(s - 1)) + 4 * hidden_, before_row = reserve_.row();
-    } else {
-      before = y_.at<S>(time(s - 1)), before_row = y_.row();
+      return {first.at<S>(0), first.row()};
     }
+    if (lstm()) return {reserve_.at<S>(time(s - 1)) + 4 * hidden_, reserve_.row()};
+    return {y_.at<S>(time(s - 1)), y_.row()};
+  }
+  void all_steps(int64_t first, int64_t last) {
+    if constexpr (!std::is_same_v<S, double>) {
+      const int64_t t = time(last - 1), back = layer_.reverse ? 1 : -1;
+      const auto [before, before_row] = state_before(first);
+      persistent::backward(
+          backend_.stream_of(context_), *plan_,
+          persistent::Backward<S>{last - first, batch_, hidden_, reserve_.at<S>(t), back * reserve_.of_step(),
+                                  reserve_.row(), dy_.at<S>(t), back * dy_.of_step(), dy_.row(), before,
+                                  before_row, w_hh_.at<S>(0), w_hh_.row(),
+                                  dgates_.as<S>() + t * batch_ * width_, back * batch_ * width_, dh_.as<C>(),
+                                  dc_.as<C>(), first > 0 || grads_.dh0.defined()});
+    }
+  }
+
+  void step(int64_t s) {
+    const int64_t t = time(s);
+    const auto [before, before_row] = state_before(s);
     launch(backend_.stream_of(context_), "rnn_cell_backward", cell_grid(batch_, hidden_),
            CellStepBackward<S>{layer_.mode, batch_, hidden_, reserve_.at<S>(t), reserve_.row(), dy_.at<S>(t),
                                dy_.row(), before, before_row, dgates_.as<S>() + t * batch_ * width_, width_,
@@ -199,6 +224,7 @@ template <class S> class Backward final : public CellPass {
   const int64_t steps_, batch_, hidden_, columns_, width_, shared_;
   const Dense w_ih_, w_hh_, h0_, c0_, y_, reserve_, dy_, dx_;
   const Scratch dgates_, dh_, dc_;
+  const std::optional<persistent::Plan> plan_;
   const View all_, dh_view_, dc_view_;
 };
 
@@ -206,9 +232,10 @@ template <class S> class Backward final : public CellPass {
 
 std::unique_ptr<CellPass> cell_backward(CudaBackend& backend, Context& context, const RnnLayer& layer,
                                         const RnnInputs& in, const RnnOutputs& out, const View& dy,
-                                        const View& dhn, const View& dcn, const RnnGrads& grads) {
+                                        const View& dhn, const View& dcn, const RnnGrads& grads,
+                                        int64_t longest) {
   const auto make = [&]<class S>(TypeTag<S>) -> std::unique_ptr<CellPass> {
-    return std::make_unique<Backward<S>>(backend, context, layer, in, out, dy, dhn, dcn, grads);
+    return std::make_unique<Backward<S>>(backend, context, layer, in, out, dy, dhn, dcn, grads, longest);
   };
   switch (in.x.dtype) {
     case kFloat16: return make(TypeTag<Half>{});
@@ -229,7 +256,7 @@ void rnn_cell_backward(CudaBackend& backend, Context& context, const RnnLayer& l
       copy_state(backend, context, {}, v);
     return;
   }
-  const auto pass = cell_backward(backend, context, layer, in, out, dy, dhn, dcn, grads);
+  const auto pass = cell_backward(backend, context, layer, in, out, dy, dhn, dcn, grads, in.x.size(0));
   pass->run(0, in.x.size(0));
   pass->finish();
 }

@@ -2,11 +2,13 @@
 // N, H] (=), hn, cn [N, H] (=). One product computes the input projections of a run of steps (rnn.h), usually
 // all of them, in the reserve if that has the compute type. Then each step runs one product W_hh h and one
 // kernel. The kernel adds the two, applies the gates, and writes the state, y and the reserve. The half
-// dtypes keep pre-activations and the running state in float32.
+// dtypes keep pre-activations and the running state in float32. An LSTM may take all steps in one kernel
+// instead (rnn_persistent.h).
 //
 // 2 T N G H (I + H) flops. Per (t, n, column) a step's kernel reads 2 G numbers and the biases, and writes y
 // and reserve_width numbers.
 #include <weft/kernels/cuda/ops/rnn.h>
+#include <weft/kernels/cuda/ops/rnn_persistent.h>
 #include <weft/kernels/math.h>
 
 namespace weft::cuda {
@@ -106,8 +108,9 @@ template <class S> class Forward final : public CellPass {
         cn_(backend, context, lstm() ? out.cn : View{}, kStored, Flow::kOut),
         reserve_(backend, context, out.reserve, kStored, Flow::kOut, true),
         in_reserve_(reserve_.defined() && kStored == kComputed),
+        plan_(plan(longest)),
         apart_(backend, context, in_reserve_ ? 0 : bytes_of(std::min(longest, steps_) * batch_ * columns_)),
-        from_h_(backend, context, bytes_of(batch_ * columns_)),
+        from_h_(backend, context, plan_ ? 0 : bytes_of(batch_ * columns_)),
         cell_(backend, context, lstm() ? bytes_of(batch_ * hidden_) : 0) {
     if (lstm())
       copy_state(backend, context, in.c0, {cell_.as<C>(), kComputed, {batch_, hidden_}, {hidden_, 1}});
@@ -120,8 +123,9 @@ template <class S> class Forward final : public CellPass {
     C* const from_x = in_reserve_ ? reserve_.at<C>(begin) : apart_.as<C>();
     backend_.matmul(context_, 1, x_.matrix(begin, end), transposed(w_ih_.matrix()), 0, {},
                     {from_x, kComputed, {(end - begin) * batch_, columns_}, {from_x_row, 1}});
-    for (int64_t s = first; s < last; ++s)
-      step(s, from_x + (time(s) - begin) * batch_ * from_x_row, from_x_row);
+    const auto from_x_of = [&](int64_t s) { return from_x + (time(s) - begin) * batch_ * from_x_row; };
+    if (plan_) return all_steps(first, last, from_x_of(first), from_x_row);
+    for (int64_t s = first; s < last; ++s) step(s, from_x_of(s), from_x_row);
   }
   void finish() override { y_.finish(), hn_.finish(), cn_.finish(), reserve_.finish(); }
 
@@ -132,6 +136,43 @@ template <class S> class Forward final : public CellPass {
   static size_t bytes_of(int64_t numbers) { return static_cast<size_t>(numbers) * sizeof(C); }
   bool lstm() const { return layer_.mode == RnnMode::kLstm; }
   int64_t time(int64_t s) const { return layer_.reverse ? steps_ - 1 - s : s; }
+
+  /// The plan of a persistent kernel; nullopt: there is a kernel per step.
+  std::optional<persistent::Plan> plan(int64_t longest) const {
+    if constexpr (std::is_same_v<S, double>) return std::nullopt;
+    else return persistent::plan_forward<S>(backend_, layer_, {steps_, longest, batch_, hidden_});
+  }
+  void all_steps(int64_t first, int64_t last, const C* from_x, int64_t from_x_row) {
+    if constexpr (!std::is_same_v<S, double>) {
+      const int64_t t = time(first), forward = layer_.reverse ? -1 : 1;
+      const Dense& before = first == 0 ? h0_ : y_;
+      const bool ends = last == steps_;
+      persistent::forward(backend_.stream_of(context_), *plan_,
+                          persistent::Forward<S>{last - first,
+                                                 batch_,
+                                                 hidden_,
+                                                 from_x,
+                                                 forward * batch_ * from_x_row,
+                                                 from_x_row,
+                                                 w_hh_.at<S>(0),
+                                                 w_hh_.row(),
+                                                 b_ih_.at<S>(0),
+                                                 b_hh_.at<S>(0),
+                                                 before.at<S>(first == 0 ? 0 : time(first - 1)),
+                                                 before.row(),
+                                                 cell_.as<C>(),
+                                                 y_.at<S>(t),
+                                                 forward * y_.of_step(),
+                                                 y_.row(),
+                                                 reserve_.at<S>(t),
+                                                 forward * reserve_.of_step(),
+                                                 reserve_.row(),
+                                                 ends ? hn_.at<S>(0) : nullptr,
+                                                 ends ? cn_.at<S>(0) : nullptr,
+                                                 hn_.row(),
+                                                 cn_.row()});
+    }
+  }
 
   void step(int64_t s, const C* from_x, int64_t from_x_row) {
     const int64_t t = time(s);
@@ -155,6 +196,7 @@ template <class S> class Forward final : public CellPass {
   const int64_t steps_, batch_, hidden_, columns_;
   const Dense x_, w_ih_, w_hh_, b_ih_, b_hh_, h0_, y_, hn_, cn_, reserve_;
   const bool in_reserve_;
+  const std::optional<persistent::Plan> plan_;
   const Scratch apart_, from_h_, cell_;
 };
 

@@ -211,7 +211,8 @@ void backward(CudaBackend& backend, Context& context, const RnnStack& stack, con
         backend, streams.of(place), {stack.mode}, inputs_of(at, in, out.reserve.data, layer),
         outputs_of(at, out, out.reserve.data, layer), dy_of(layer), of_layer(dhn, layer),
         of_layer(dcn, layer),
-        {dx, of_layer(grads.dh0, layer), of_layer(grads.dc0, layer), w.w_ih, w.w_hh, w.b_ih, w.b_hh}));
+        {dx, of_layer(grads.dh0, layer), of_layer(grads.dc0, layer), w.w_ih, w.w_hh, w.b_ih, w.b_hh},
+        at.chunk));
   }
   sweep(streams, places, at.chunks(), [&](int64_t place, int64_t c) {
     const auto [first, last] = at.steps_of(at.chunks() - 1 - c);

@@ -1,7 +1,7 @@
 // The emulated launch: one fiber for each thread of a block, reused from block to block. A fiber runs until
 // it waits at a barrier or a warp operation. When all fibers of the block (of the warp) wait at the same
-// one, they continue. The blocks of launch_together() have fibers each, and continue from a barrier of the grid
-// when all of them wait there.
+// one, they continue. The blocks of launch_together() have fibers each, and continue from a barrier of the
+// grid when all of them wait there.
 #include <cxxabi.h>
 
 #include <algorithm>

@@ -1,9 +1,9 @@
-// Races between the threads of a block, and between blocks that run side by side. The shadow of a memory has
-// for each word its last accesses, with their threads and times. A time counts the barriers of all blocks and
-// the warp's operations so far. All synchronisation of simt.h is by whole grids, blocks or warps, so these
-// numbers tell all that vector clocks would. Two accesses of a block with no barrier between are in order only
-// if one warp makes both, with an operation between. Two accesses of different blocks are in order only if
-// there is a barrier of the grid between.
+// Races between the threads of a block, and between blocks that run side by side. The shadow of a memory
+// has for each word its last accesses, with their threads and times. A time counts the barriers of all blocks
+// and the warp's operations so far. All synchronisation of simt.h is by whole grids, blocks or warps, so
+// these numbers tell all that vector clocks would. Two accesses of a block with no barrier between are in
+// order only if one warp makes both, with an operation between. Two accesses of different blocks are in order
+// only if there is a barrier of the grid between.
 #pragma once
 
 #include <cstddef>
