@@ -6,7 +6,6 @@
 # `programs` and `rpc` have `slow-` before the label.
 find_package(GTest REQUIRED)
 include(GoogleTest)
-
 set(tests ${PROJECT_SOURCE_DIR}/tests)
 set(program_dir ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
 if(NOT program_dir)

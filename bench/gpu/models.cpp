@@ -147,8 +147,8 @@ class PerStep {
 };
 
 /// One recurrent layer, and a stack of four, forward and backward, on weft's kernels and on cuDNN. There the
-/// weights are copied first, and then lie in its layout. LSTMs also run as persistent kernels, and the stack in
-/// chunks on two streams.
+/// weights are copied first, and then lie in its layout. LSTMs also run as persistent kernels, and the stack
+/// in chunks on two streams.
 void recurrent_layers(Bench& b) {
   const PerStep per_step;
   for (const auto& [steps, batch, size] : {std::array<int64_t, 3>{35, 20, 650},
