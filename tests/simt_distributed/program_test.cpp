@@ -4,12 +4,15 @@
 
 #include <cmath>
 
+#include <weft/kernels/str.h>
+
 #include "programs/program.h"
 #include "support/errors.h"
 
 namespace {
 
 using namespace programs;
+using weft::str;
 using weft::test::has;
 
 constexpr rlim_t kFiles = 6;

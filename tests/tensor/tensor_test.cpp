@@ -8,8 +8,10 @@
 
 #include <gtest/gtest.h>
 
+#include <weft/autograd/ops/ops.h>
 #include <weft/autograd/tape/concurrent_parameter.h>
 #include <weft/autograd/tape/engine.h>
+#include <weft/autograd/tape/grad_mode.h>
 #include <weft/autograd/tape/hooks.h>
 #include <weft/optim/optim.h>
 #include <weft/tensor/factories.h>
