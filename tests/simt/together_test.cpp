@@ -55,12 +55,15 @@ struct SimtTogether : testing::Test {
     EXPECT_TRUE(found == 0 || found == 3) << found;
     return found > 0;
   }
-  static void need_accesses() {
-    if (!simt::sees_accesses()) GTEST_SKIP() << "this build does not see the accesses of kernels";
-  }
 
   static constexpr size_t kNumbers = 4096;
   float* memory = nullptr;
+};
+struct SimtTogetherRaces : SimtTogether {
+  void SetUp() override {
+    SimtTogether::SetUp();
+    if (!simt::sees_accesses()) GTEST_SKIP() << "this build does not see the accesses of kernels";
+  }
 };
 
 /// Each block passes its neighbour a number, `rounds` times, between two halves of the memory. Without
@@ -253,8 +256,7 @@ TEST_F(SimtTogether, a_recorded_launch_is_replayed) {
   runtime::delete_stream(s);
 }
 
-TEST_F(SimtTogether, a_read_of_another_blocks_number_needs_a_barrier_of_the_grid) {
-  need_accesses();
+TEST_F(SimtTogetherRaces, a_read_of_another_blocks_number_needs_a_barrier_of_the_grid) {
   EXPECT_FALSE(races(Ring<true>{memory, 7}));
   EXPECT_TRUE(races(Ring<false>{memory, 7}));
   EXPECT_EQ(fault_of(Ring<false>{memory, 1}),
@@ -278,8 +280,7 @@ template <bool with_second> struct InPlace {
   }
 };
 
-TEST_F(SimtTogether, a_write_after_another_blocks_read_needs_a_barrier_of_the_grid) {
-  need_accesses();
+TEST_F(SimtTogetherRaces, a_write_after_another_blocks_read_needs_a_barrier_of_the_grid) {
   EXPECT_FALSE(races(InPlace<true>{memory}));
   EXPECT_TRUE(races(InPlace<false>{memory}));
 }
@@ -318,8 +319,7 @@ template <Case which> struct Places {
   }
 };
 
-TEST_F(SimtTogether, blocks_race_for_the_same_bytes_only) {
-  need_accesses();
+TEST_F(SimtTogetherRaces, blocks_race_for_the_same_bytes_only) {
   EXPECT_TRUE(races(Places<Case::kTwoWrites>{memory}));
   EXPECT_FALSE(races(Places<Case::kOneWrite>{memory}));
   EXPECT_FALSE(races(Places<Case::kBytes>{memory}));
@@ -343,8 +343,7 @@ template <bool with_barrier> struct ManyReaders {
   }
 };
 
-TEST_F(SimtTogether, readers_of_other_blocks_are_remembered) {
-  need_accesses();
+TEST_F(SimtTogetherRaces, readers_of_other_blocks_are_remembered) {
   EXPECT_FALSE(races(ManyReaders<true>{memory}));
   EXPECT_TRUE(races(ManyReaders<false>{memory}));
 }
@@ -361,8 +360,7 @@ template <bool with_barrier> struct WithinBlock {
   }
 };
 
-TEST_F(SimtTogether, threads_of_a_block_race_as_in_any_launch) {
-  need_accesses();
+TEST_F(SimtTogetherRaces, threads_of_a_block_race_as_in_any_launch) {
   for (const Order order : kOrders) {
     EXPECT_EQ(fault_of(WithinBlock<true>{}, order), "");
     const std::string text = fault_of(WithinBlock<false>{}, order);
