@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "support/libraries/cudnn/handle.h"
@@ -52,13 +53,12 @@ struct Node {
   }
 };
 
-constexpr auto kNoNode = static_cast<cudnnBackendDescriptorType_t>(-1);
 struct Rule {
   cudnnBackendAttributeName_t name;
   cudnnBackendAttributeType_t type;
   int64_t least, most;
   bool needed = true;
-  cudnnBackendDescriptorType_t of = kNoNode;  // of the descriptors
+  std::optional<cudnnBackendDescriptorType_t> of = {};  // of the descriptors
 };
 
 Rule tensor_rule(cudnnBackendAttributeName_t name, bool needed = true) {
@@ -313,7 +313,7 @@ cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t d, cudnnBackendA
   a.bytes.assign(from, from + static_cast<size_t>(count) * bytes_of(type));
   for (int64_t i = 0; type == CUDNN_TYPE_BACKEND_DESCRIPTOR && i < count; ++i) {
     const auto of = a.at<cudnnBackendDescriptor_t>(i);
-    if (!of || !node_of(of)->finished || (rule->of != kNoNode && node_of(of)->type != rule->of))
+    if (!of || !node_of(of)->finished || (rule->of && node_of(of)->type != *rule->of))
       return CUDNN_STATUS_BAD_PARAM;
     a.nodes.push_back(node_of(of));
   }
