@@ -253,7 +253,7 @@ GOALS = [
              "to 102 us), spins of 50 us (131 to 162 without and 48 to 90 with)"),
     Goal("echo of 1 MiB, same host", echo(1), row(f"floor/two_copies/{1 << 20}")),
     Goal("echo of 16 MiB, same host", echo(16), row(f"floor/two_copies/{16 << 20}"), near(1.15),
-         why="it is the floor's two copies besides a call, and the rest was not looked for; tried: sockets "
+         why="it is the floor's two copies, nearly all of the time in memmove by perf; tried: sockets "
              "of our own with payloads read into the memory of the tensor (35.7 to 10.8 ms), memory files in "
              "place of the socket (2.66 ms in the kept table of a Xeon)"),
     Goal("echo of 64 MiB, same host", echo(64), row(f"floor/two_copies/{64 << 20}"), ahead(4),

@@ -66,9 +66,12 @@ def exactly(names):
     return "^(" + "|".join(re.sub(r"([.^$*+?()\[\]{}|\\])", r"\\\1", name) for name in names) + ")$"
 
 
+NOT_TIMED = ("bench_hot_paths", "bench_gpu", "bench_gpu_emulated")
+
+
 def all_programs():
     found = os.listdir(BIN) if os.path.isdir(BIN) else []
-    return sorted(f for f in found if f.startswith("bench_") and f not in ("bench_hot_paths", "bench_gpu"))
+    return sorted(f for f in found if f.startswith("bench_") and f not in NOT_TIMED)
 
 
 def rate_of(row):
