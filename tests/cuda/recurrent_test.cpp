@@ -172,6 +172,18 @@ template <class F> std::vector<std::string> recurrent_kernels(const F& f) {
 const std::vector<std::string> kPersistent = {"rnn_lstm_persistent", "rnn_lstm_persistent_backward"},
                                kPerStep = {"rnn_cell", "rnn_cell_backward"};
 
+/// The results of persistent kernels, which are compared with those of a kernel per step.
+std::vector<Tensor> persistent_as_per_step(const Case& c, const Device& gpu) {
+  std::vector<Tensor> one, per_step;
+  cuda::set_recurrent_persistent(true);
+  EXPECT_EQ(recurrent_kernels([&] { one = run(c, gpu); }), kPersistent);
+  EXPECT_TRUE(same_bits(one, run(c, gpu)));
+  cuda::set_recurrent_persistent(false);
+  EXPECT_EQ(recurrent_kernels([&] { per_step = run(c, gpu); }), kPerStep);
+  expect_near(one, per_step, tolerance(c.dtype));
+  return one;
+}
+
 TEST_F(CudaRecurrent, a_persistent_lstm_matches_a_kernel_per_step_and_the_cpu) {
   cuda::set_use_cudnn(false);
   for (const DType dtype : {kFloat32, kFloat16, kBFloat16})
@@ -184,14 +196,7 @@ TEST_F(CudaRecurrent, a_persistent_lstm_matches_a_kernel_per_step_and_the_cpu) {
             {.reverse = reverse, .steps = 35, .batch = 20, .inputs = 65, .hidden = 200, .dtype = dtype});
       for (const Case& c : all) {
         SCOPED_TRACE(name_of(c));
-        std::vector<Tensor> one, per_step;
-        cuda::set_recurrent_persistent(true);
-        EXPECT_EQ(recurrent_kernels([&] { one = run(c, gpu); }), kPersistent);
-        EXPECT_TRUE(same_bits(one, run(c, gpu)));
-        cuda::set_recurrent_persistent(false);
-        EXPECT_EQ(recurrent_kernels([&] { per_step = run(c, gpu); }), kPerStep);
-        expect_near(one, per_step, tolerance(c.dtype));
-        expect_near(one, run(c, kCpu), tolerance(c.dtype));
+        expect_near(persistent_as_per_step(c, gpu), run(c, kCpu), tolerance(c.dtype));
       }
     }
 }
@@ -208,13 +213,7 @@ TEST_F(CudaRecurrent, a_large_lstm_matches_a_kernel_per_step) {
            {.steps = 12, .batch = 20, .inputs = 65, .hidden = 1500, .dtype = kBFloat16}};
   for (const Case& c : all) {
     SCOPED_TRACE(name_of(c));
-    std::vector<Tensor> one, per_step;
-    cuda::set_recurrent_persistent(true);
-    EXPECT_EQ(recurrent_kernels([&] { one = run(c, gpu); }), kPersistent);
-    EXPECT_TRUE(same_bits(one, run(c, gpu)));
-    cuda::set_recurrent_persistent(false);
-    EXPECT_EQ(recurrent_kernels([&] { per_step = run(c, gpu); }), kPerStep);
-    expect_near(one, per_step, tolerance(c.dtype));
+    persistent_as_per_step(c, gpu);
   }
 }
 

@@ -69,10 +69,10 @@ template <class C> double share_of(LogSum<C> sum) { return __builtin_exp(-static
 /// A row's exponentials, each below the largest number so far when its block was read.
 template <class C> struct Exponentials {
   static constexpr int64_t kBlock = 2048;
-  Exponentials(int64_t classes, C* memory) : count(classes), e(memory), shifts(classes / kBlock + 1) {}
+  explicit Exponentials(int64_t classes) : count(classes), shifts(classes / kBlock + 1) {}
 
-  /// Reads the row, as log_sum_row does.
-  LogSum<C> read(const C* x) const {
+  /// Reads the row, as log_sum_row does, and writes its exponentials to e.
+  LogSum<C> read(const C* x, C* e) const {
     const C lowest = -__builtin_inf();
     C top = lowest, sum = 0;
     for (int64_t k = 0; k < count; k += kBlock) {
@@ -93,7 +93,6 @@ template <class C> struct Exponentials {
   int64_t size(int64_t k) const { return count - k < kBlock ? count - k : kBlock; }
 
   const int64_t count;
-  C* e;
   const Scratch<C> shifts;
 };
 
@@ -170,12 +169,12 @@ bool IsaBackend::cross_entropy_both(Context&, View x, View target, View weight, 
       const Scratch<C> in(count), out(count);
       const RowReader<C> read(x, in.get());
       const RowWriter<C> write(dx, out.get());
+      const Exponentials<C> each(count);
       for (int64_t r = begin; r < end; ++r) {
         const int64_t t = target.as<int64_t>()[r * target.stride(0)];
         const C* row = read(r);
         C* to = write(r);
-        const Exponentials<C> each(count, to);
-        const LogSum<C> sum = each.read(row);
+        const LogSum<C> sum = each.read(row, to);
         C* const kept = log_sum_at<C>(log_sums, r);
         kept[0] = sum.top, kept[log_sums.stride(1)] = sum.log;
         if (t == ignore) {
