@@ -118,6 +118,8 @@ template <class T> Partition packed_partition(int64_t m, int64_t n, int64_t k) {
 template <class T>
 void direct_gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int64_t c_row,
                  Finish<T> finish, bool relu) {
+  if (m <= kLeastRows && m * n * k < 2 * kTaskWork)  // one task
+    return multiply_direct(m, n, k, a, b, c, c_row, finish, relu);
   const bool few = m <= kFewRows && num_threads() > 1;
   const Partition partition = few ? Partition(m, n, k, kPanel<T>) : packed_partition<T>(m, n, k);
   each_task(partition.rows.count * partition.panels.count, [&](int64_t task) {
