@@ -91,9 +91,10 @@ BENCHMARK(Recurrent<nn::LSTM>)
     ->Args({200, 1})
     ->Args({200, 2})
     ->Args({650, 1})
+    ->Args({650, 2})
     ->Unit(benchmark::kMillisecond)
     ->UseRealTime();
-BENCHMARK(Recurrent<nn::GRU>)->Args({200, 1})->Unit(benchmark::kMillisecond)->UseRealTime();
+BENCHMARK(Recurrent<nn::GRU>)->Args({200, 1})->Args({200, 2})->Unit(benchmark::kMillisecond)->UseRealTime();
 
 // One step of one sequence without gradients, and the two products in it as two linear layers. Argument: H.
 void LstmInference(benchmark::State& state) {

@@ -1,5 +1,5 @@
-"""PyTorch's times for the work of our benchmarks, on one thread, printed as {"name": <our benchmark's name>,
-"ns": <median>}.
+"""PyTorch's times for the work of our benchmarks, printed as {"name": <our benchmark's name>,
+"ns": <median>}. All run on one thread, and training on two besides.
 
     python3 bench/peers/torch_peers.py [FILTER]
 
@@ -232,10 +232,7 @@ def ops():
     a, b = torch.rand(1_000_000) * 10, torch.rand(1_000_000) * 4 - 2
     report("pow_1M_floats/by_tensor", lambda: a ** b)
     report("pow_1M_floats/by_number", lambda: a ** 2.5)
-    logits, target = torch.randn(700, 10000, requires_grad=True), torch.randint(10000, (700,))
-    cross_entropy = nn.functional.cross_entropy
-    report("cross_entropy_700x10000", lambda: backward_of(cross_entropy(logits, target), [logits]))
-    report("CrossEntropy/1/real_time", lambda: backward_of(cross_entropy(logits, target), [logits]))
+    loss("cross_entropy_700x10000")
     attention()
     table, ids, seed = nn.Embedding(10000, 200), torch.randint(10000, (700,)), torch.randn(700, 200)
 
@@ -251,6 +248,7 @@ def ops():
             a, b = torch.randn(n, n), torch.randn(n, n)
             report(f"floor/product/{n}", lambda a=a, b=b: a @ b)
         h, v, c = m.requires_grad_(), (w * 0.1).requires_grad_(), torch.zeros(10000, requires_grad=True)
+        target, cross_entropy = torch.randint(10000, (700,)), nn.functional.cross_entropy
         in_parts = lambda: backward_of(cross_entropy(linear(h, v, c), target), [h, v, c])  # noqa: E731
         report("decoder_loss/in_parts", in_parts)
         report("decoder_loss/fused", fused_decoder_loss(h, v, c, target) or in_parts)
@@ -288,8 +286,8 @@ class LanguageModel(nn.Module):
         return self.decoder(self.drop(y))
 
 
-def lm_step(size, vocabulary=10000):
-    name = f"{vocabulary}/{size}/1/real_time"
+def lm_step(size, threads, vocabulary=10000):
+    name = f"{vocabulary}/{size}/{threads}/real_time"
     if not PATTERN.search("LmStep/" + name) and not PATTERN.search("LmForward/" + name):
         return
     model = LanguageModel(vocabulary, size)
@@ -311,7 +309,7 @@ def lm_step(size, vocabulary=10000):
         report("LmForward/" + name, loss, seconds=2.0)
 
 
-def recurrent(kind, size):
+def recurrent(kind, size, threads):
     layer, x = kind(size, size), torch.randn(35, 20, size, requires_grad=True)
 
     def step():
@@ -319,7 +317,7 @@ def recurrent(kind, size):
         x.grad = None
         layer(x)[0].sum().backward()
 
-    report(f"Recurrent<nn::{kind.__name__}>/{size}/1/real_time", step, seconds=2.0)
+    report(f"Recurrent<nn::{kind.__name__}>/{size}/{threads}/real_time", step, seconds=2.0)
 
 
 def inference(size):
@@ -346,7 +344,13 @@ def sparse_embedding(rows):
     report(f"SparseEmbeddingStep/{rows}/real_time", step)
 
 
-def optimizers():
+def loss(name):
+    logits, target = torch.randn(700, 10000, requires_grad=True), torch.randint(10000, (700,))
+    cross_entropy = nn.functional.cross_entropy
+    report(name, lambda: backward_of(cross_entropy(logits, target), [logits]))
+
+
+def optimizers(threads):
     def parameters(count=100, size=250_000):
         made = [torch.randn(size, requires_grad=True) for _ in range(count)]
         for p in made:
@@ -357,16 +361,15 @@ def optimizers():
     for name, kind, sizes, options in (
             ("Sgd", sgd, (), {}), ("SgdMomentum", sgd, (), {"momentum": 0.9}), ("Adam", adam, (), {}),
             ("SmallSgdMomentum", sgd, (1000, 100), {"momentum": 0.9}), ("SmallAdam", adam, (1000, 100), {})):
-        report(f"{name}/1/real_time", fused(kind, parameters(*sizes), lr=1e-3, **options).step)
+        report(f"{name}/{threads}/real_time", fused(kind, parameters(*sizes), lr=1e-3, **options).step)
     clipped = parameters()
-    report("ClipGradNorm/1/real_time", lambda: nn.utils.clip_grad_norm_(clipped, 0.25))
     stepped = fused(sgd, clipped, lr=1e-3)
 
-    def clip_and_step():
+    def clip():
         nn.utils.clip_grad_norm_(clipped, 0.25)
-        stepped.step()
 
-    report("ClipSgd/1/real_time", clip_and_step)
+    report(f"ClipGradNorm/{threads}/real_time", clip)
+    report(f"ClipSgd/{threads}/real_time", lambda: (clip(), stepped.step()))
 
 
 def nothing():
@@ -466,6 +469,17 @@ def remote():
         mp.spawn(worker, args=(port, transport), nprocs=2)
 
 
+def training(threads):
+    torch.set_num_threads(threads)
+    if FAST_BLAS:
+        for size in (200, 650):
+            lm_step(size, threads)
+            recurrent(nn.LSTM, size, threads)
+        recurrent(nn.GRU, 200, threads)
+    loss(f"CrossEntropy/{threads}/real_time")
+    optimizers(threads)
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     FAST_BLAS = has_fast_blas()
@@ -476,14 +490,11 @@ if __name__ == "__main__":
     kernels()
     order()
     if FAST_BLAS:
-        lm_step(200)
-        lm_step(650)
-        recurrent(nn.LSTM, 200)
-        recurrent(nn.LSTM, 650)
-        recurrent(nn.GRU, 200)
         for hidden in (32, 128, 512):
             inference(hidden)
-    optimizers()
     for table_rows in (2000, 200_000):
         sparse_embedding(table_rows)
+    for count in (1, 2):
+        training(count)
+    torch.set_num_threads(1)
     remote()

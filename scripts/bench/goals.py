@@ -313,6 +313,12 @@ GOALS = [
            row(f"floor/two_linears/{size}"), near(1.3),
            why="an LSTM step makes more views and outputs than two products; tried: states joined without a "
                "copy (2.5 to 2.1 us at H 32), weights read in place") for size in (32, 128, 512)),
+    *(Goal(f"{work}, two threads", f"{name}/2/real_time") for work, name in (
+        ("LM step 10000/200/200/2", "LmStep/10000/200"), ("LM step 10000/650/650/2", "LmStep/10000/650"),
+        ("LSTM layer 200", "Recurrent<nn::LSTM>/200"), ("LSTM layer 650", "Recurrent<nn::LSTM>/650"),
+        ("GRU layer 200", "Recurrent<nn::GRU>/200"), ("cross-entropy 700 x 10000", "CrossEntropy"),
+        ("SGD over 25M floats", "Sgd"), ("SGD with momentum", "SgdMomentum"),
+        ("Adam over 25M floats", "Adam"), ("clip and SGD", "ClipSgd"))),
 ]
 
 

@@ -141,8 +141,8 @@ def write_record(results, command, torch, repeated):
     """The table as bench/results keeps it; returns its path."""
     path = os.path.join("bench", "results", f"beside-pytorch.{programs.machine()}.txt")
     load = os.getloadavg()[0]
-    blocks = [[f"# {datetime.date.today()}, PyTorch {torch}, one thread on each side, {programs.machine()}, "
-               f"load {load:.1f} at the end", f"# {command}"],
+    blocks = [[f"# {datetime.date.today()}, PyTorch {torch}, one thread on each side where a row tells no "
+               f"other number, {programs.machine()}, load {load:.1f} at the end", f"# {command}"],
               goal_lines(results), splits(results), reasons(results),
               other_lines(results, with_peer_alone=True),
               exponent_lines(results) + notes(results, repeated)]
