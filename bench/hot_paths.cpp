@@ -85,6 +85,15 @@ void lstm_cell(int n) {
   keep(state.h);
 }
 
+void lstm_step(int n) {
+  NoGrad no_grad;
+  const nn::LSTM layer(32, 32);
+  const Tensor x = ones({1, 1, 32});
+  nn::RnnOutput last = layer.forward(x);
+  for (int i = 0; i < n; ++i) last = layer.forward(x, last.h, last.c);
+  keep(last.y);
+}
+
 template <class Optimizer> void step(int n) {
   std::vector<Tensor> parameters;
   for (int i = 0; i < 10; ++i) {
@@ -116,6 +125,7 @@ const std::array paths{Path{"add", add},
                        Path{"linear", linear_op},
                        Path{"linear_layer", linear_layer},
                        Path{"lstm_cell", lstm_cell},
+                       Path{"lstm_step", lstm_step},
                        Path{"sgd_step", step<optim::SGD>},
                        Path{"adam_step", step<optim::Adam>},
                        Path{"codec", codec}};

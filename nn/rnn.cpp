@@ -133,6 +133,12 @@ RnnOutput Recurrent::forward(const Tensor& input, const Tensor& h0, const Tensor
 
   if (!x.device().is_cpu())
     if (auto out = whole(x, h_in, c_in)) return std::move(*out);
+  if (weights_.size() == 1) {  // its states are those of the only cell
+    const Weights& w = weights_[0];
+    RnnResult out = rnn_layer(mode_, x, h_in, c_in, w.w_ih, w.w_hh, w.b_ih, w.b_hh);
+    return {options_.batch_first ? out.y.transpose(0, 1) : std::move(out.y), std::move(out.hn),
+            std::move(out.cn)};
+  }
   const int directions = options_.bidirectional ? 2 : 1;
   std::vector<Tensor> h_out, c_out;
   for (int64_t layer = 0; layer < options_.num_layers; ++layer) {
@@ -150,10 +156,7 @@ RnnOutput Recurrent::forward(const Tensor& input, const Tensor& h0, const Tensor
     if (layer + 1 < options_.num_layers && is_training() && options_.dropout > 0)
       x = dropout(x, options_.dropout, true, &generator());
   }
-  const auto joined = [](const std::vector<Tensor>& states) {
-    return states.size() == 1 ? states[0].unsqueeze(0) : stack(states, 0);
-  };
-  return {options_.batch_first ? x.transpose(0, 1) : x, joined(h_out), lstm ? joined(c_out) : Tensor()};
+  return {options_.batch_first ? x.transpose(0, 1) : x, stack(h_out, 0), lstm ? stack(c_out, 0) : Tensor()};
 }
 
 std::string Recurrent::name() const {

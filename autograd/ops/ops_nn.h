@@ -166,12 +166,12 @@ WEFT_API Tensor bernoulli(In p, Generator* generator = nullptr);
 /// The results of rnn_layer.
 struct RnnResult {
   Tensor y;   ///< [T, N, H]
-  Tensor hn;  ///< [N, H]
-  Tensor cn;  ///< [N, H]; undefined unless LSTM
+  Tensor hn;  ///< of the shape of h0
+  Tensor cn;  ///< of the shape of h0; undefined unless LSTM
 };
 /// One direction of one recurrent layer over the whole sequence as one node; nn/rnn.h has the equations.
-/// Shape: x [T, N, I]; h0 [N, H], and c0 [N, H] for LSTM only. w_ih [G*H, I], w_hh [G*H, H]; b_ih and b_hh
-/// [G*H] or undefined. The G gates have the order i f g o (LSTM) or r z n (GRU).
+/// Shape: x [T, N, I]; h0 [N, H] or [1, N, H], and for LSTM only c0 of the same shape. w_ih [G*H, I], w_hh
+/// [G*H, H]; b_ih and b_hh [G*H] or undefined. The G gates have the order i f g o (LSTM) or r z n (GRU).
 /// Grad: to every input, fused; under create_graph composed of plain operations.
 /// Throws: ShapeError for sizes that do not fit or T = 0; DTypeError for an integer x, or an argument of
 /// another dtype than x.

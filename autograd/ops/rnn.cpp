@@ -33,9 +33,21 @@ void expect(const char* name, const char* what, const Tensor& x, const Shape& si
 // The arguments of a layer: x, h0, c0, w_ih, w_hh, b_ih, b_hh.
 using RnnArgs = std::vector<Tensor>;
 
+/// The view [N, H] of a state, which may have a leading dim of 1; absent if it is undefined.
+View state_view(const Tensor& state) {
+  View v = optional_view(state);
+  if (v.ndim() == 3) v.sizes = {v.size(1), v.size(2)}, v.strides = {v.stride(1), v.stride(2)};
+  return v;
+}
+
 RnnInputs input_views(const RnnArgs& a) {
-  return {optional_view(a[0]), optional_view(a[1]), optional_view(a[2]), optional_view(a[3]),
+  return {optional_view(a[0]), state_view(a[1]),    state_view(a[2]),   optional_view(a[3]),
           optional_view(a[4]), optional_view(a[5]), optional_view(a[6])};
+}
+
+/// x in contiguous memory: itself, or `copy`, which this makes then.
+const Tensor& contiguous(const Tensor& x, Tensor& copy) {
+  return !x.defined() || x.is_contiguous() ? x : copy = launch::contiguous(x);
 }
 
 Tensor steps_cell(RnnMode mode, const RnnArgs& a, const Tensor& x, Tensor& h, Tensor& c) {
@@ -58,19 +70,22 @@ Tensor steps_cell(RnnMode mode, const RnnArgs& a, const Tensor& x, Tensor& h, Te
 
 std::vector<Tensor> formula::composed_rnn_layer(RnnMode mode, bool reverse, const RnnArgs& a) {
   const int64_t steps = a[0].sizes()[0];
-  Tensor h = a[1], c = a[2];
+  const bool leading = a[1].dim() == 3;  // a state [1, N, H]
+  const auto inner = [leading](const Tensor& x) { return leading && x.defined() ? squeeze(x, 0) : x; };
+  const auto outer = [leading](const Tensor& x) { return leading && x.defined() ? unsqueeze(x, 0) : x; };
+  Tensor h = inner(a[1]), c = inner(a[2]);
   std::vector<Tensor> ys(static_cast<size_t>(steps));
   for (int64_t i = 0; i < steps; ++i) {
     const int64_t t = reverse ? steps - 1 - i : i;
     ys[static_cast<size_t>(t)] = steps_cell(mode, a, select(a[0], 0, t), h, c);
   }
-  return {stack(ys, 0), h, c};
+  return {stack(ys, 0), outer(h), outer(c)};
 }
 
-std::vector<Tensor> formula::contiguous_all(const std::vector<Tensor>& xs) {
-  std::vector<Tensor> out;
-  for (const Tensor& x : xs) out.push_back(x.defined() ? launch::contiguous(x) : Tensor());
-  return out;
+std::vector<Tensor> formula::contiguous_all(std::vector<Tensor> xs) {
+  for (Tensor& x : xs)
+    if (x.defined() && !x.is_contiguous()) x = launch::contiguous(x);
+  return xs;
 }
 
 namespace {
@@ -88,14 +103,16 @@ GradList fused_backward(const RnnLayer& layer, const RnnArgs& saved, const RnnOu
   const RnnArgs a = formula::contiguous_all(saved);
   const RnnArgs g = formula::contiguous_all({gs[0], gs[1], gs.size() > 2 ? gs[2] : Tensor()});
   GradList d(7);
-  const auto want = [&](int i) -> View {
-    if (!needs[i] || !a[static_cast<size_t>(i)].defined()) return {};
-    d[static_cast<size_t>(i)] = empty_like(a[static_cast<size_t>(i)]);
-    return d[static_cast<size_t>(i)].view_of();
+  const auto want = [&](int i) -> const Tensor& {
+    Tensor& of = d[static_cast<size_t>(i)];
+    if (needs[i] && a[static_cast<size_t>(i)].defined()) of = empty_like(a[static_cast<size_t>(i)]);
+    return of;
   };
-  const RnnGrads grads{want(0), want(1), want(2), want(3), want(4), want(5), want(6)};
+  const RnnGrads grads{optional_view(want(0)), state_view(want(1)),    state_view(want(2)),
+                       optional_view(want(3)), optional_view(want(4)), optional_view(want(5)),
+                       optional_view(want(6))};
   launch::backend_of(a[0]).rnn_backward(launch::context(), layer, input_views(a), outputs,
-                                        optional_view(g[0]), optional_view(g[1]), optional_view(g[2]), grads);
+                                        optional_view(g[0]), state_view(g[1]), state_view(g[2]), grads);
   return d;
 }
 
@@ -114,8 +131,9 @@ RnnResult rnn_layer(RnnMode mode, DeviceAutocastArg x, DeviceAutocastArg h0, Dev
   const int64_t steps = x->sizes()[0], n = x->sizes()[1], width = w_hh->sizes()[1],
                 rows = layer.gates() * width;
   if (steps == 0) throw ShapeError(str(name, ": the sequence is empty: x is ", x->sizes()));
-  expect(name, "h0", h0, {n, width}, x);
-  if (mode == RnnMode::kLstm) expect(name, "c0", c0, {n, width}, x);
+  const Shape state = h0->defined() && h0->dim() == 3 ? Shape{1, n, width} : Shape{n, width};
+  expect(name, "h0", h0, state, x);
+  if (mode == RnnMode::kLstm) expect(name, "c0", c0, state, x);
   expect(name, "w_ih", w_ih, {rows, x->sizes()[2]}, x);
   expect(name, "w_hh", w_hh, {rows, width}, x);
   if (b_ih->defined()) expect(name, "b_ih", b_ih, {rows}, x);
@@ -123,41 +141,47 @@ RnnResult rnn_layer(RnnMode mode, DeviceAutocastArg x, DeviceAutocastArg h0, Dev
 
   const bool lstm = mode == RnnMode::kLstm,
              wanted = detail::wants_record({x, h0, c0, w_ih, w_hh, b_ih, b_hh});
-  const RnnArgs a = formula::contiguous_all({x, h0, lstm ? c0.get() : Tensor(), w_ih, w_hh, b_ih, b_hh});
+  Tensor copies[7];
+  const RnnInputs in{optional_view(contiguous(x, copies[0])),
+                     state_view(contiguous(h0, copies[1])),
+                     lstm ? state_view(contiguous(c0, copies[2])) : View{},
+                     optional_view(contiguous(w_ih, copies[3])),
+                     optional_view(contiguous(w_hh, copies[4])),
+                     optional_view(contiguous(b_ih, copies[5])),
+                     optional_view(contiguous(b_hh, copies[6]))};
   const TensorOptions like{.dtype = x->dtype(), .device = x->device()};
-  Tensor outputs[3] = {empty({steps, n, width}, like), empty({n, width}, like),
-                       lstm ? empty({n, width}, like) : Tensor()};
+  Tensor outputs[3] = {empty({steps, n, width}, like), empty(state, like),
+                       lstm ? empty(state, like) : Tensor()};
   for (const Tensor* const w : {&w_ih.get(), &w_hh.get()})
     if (w->is_contiguous()) launch::watch_weight(*w);
   Backend& device = launch::backend_of(x);
-  const Tensor reserve =
-      wanted ? empty(device.rnn_reserve(launch::context(), layer, input_views(a)), like) : Tensor();
+  const Tensor reserve = wanted ? empty(device.rnn_reserve(launch::context(), layer, in), like) : Tensor();
   if (n != 0)
-    device.rnn_forward(launch::context(), layer, input_views(a),
-                       {optional_view(outputs[0]), optional_view(outputs[1]), optional_view(outputs[2]),
-                        optional_view(reserve)});
-  if (!wanted) return {outputs[0], outputs[1], outputs[2]};
+    device.rnn_forward(
+        launch::context(), layer, in,
+        {optional_view(outputs[0]), state_view(outputs[1]), state_view(outputs[2]), optional_view(reserve)});
+  if (!wanted) return {std::move(outputs[0]), std::move(outputs[1]), std::move(outputs[2])};
   SavedArgs saved{Saved(x),    Saved(h0),  lstm ? Saved(c0) : Saved(), Saved(w_ih), Saved(w_hh),
                   Saved(b_ih), Saved(b_hh)};
   record(name, std::span<Tensor>(outputs, lstm ? 3 : 2), {x, h0, c0, w_ih, w_hh, b_ih, b_hh},
          [layer, saved = std::move(saved), y = SavedOutput(outputs[0], 0), hn = SavedOutput(outputs[1], 1),
           cn = lstm ? SavedOutput(outputs[2], 2) : SavedOutput(outputs[1], 1),
           reserve = Saved(reserve)](const GradList& gs, Needs needs) -> GradList {
-           const RnnArgs in = saved.get();
+           const RnnArgs args = saved.get();
            const bool two = layer.mode == RnnMode::kLstm;
            if (grad_enabled()) {
              return formula::composed_backward(
-                 [&](const RnnArgs& args) {
-                   return formula::composed_rnn_layer(layer.mode, layer.reverse, args);
+                 [&](const RnnArgs& taken) {
+                   return formula::composed_rnn_layer(layer.mode, layer.reverse, taken);
                  },
-                 in, {gs[0], gs[1], two ? gs[2] : Tensor()}, needs);
+                 args, {gs[0], gs[1], two ? gs[2] : Tensor()}, needs);
            }
            const RnnArgs out =
                formula::contiguous_all({y.get(), hn.get(), two ? cn.get() : Tensor(), reserve.get()});
            return fused_backward(
-               layer, in,
-               {optional_view(out[0]), optional_view(out[1]), optional_view(out[2]), optional_view(out[3])},
-               gs, needs);
+               layer, args,
+               {optional_view(out[0]), state_view(out[1]), state_view(out[2]), optional_view(out[3])}, gs,
+               needs);
          });
   return {outputs[0], outputs[1], outputs[2]};
 }

@@ -277,6 +277,38 @@ TEST(RnnLayer, runs_without_biases_and_without_a_tape) {
           .cn.defined());
 }
 
+/// y, hn, cn, and the gradients of h0 and w_hh of a sum of their squares, by the kernel or composed.
+std::vector<Tensor> layer_results(RnnMode mode, const Shape& state, bool composed) {
+  manual_seed(5);
+  const int64_t rows = (mode == RnnMode::kLstm ? 4 : mode == RnnMode::kGru ? 3 : 1) * 7;
+  const Tensor x = randn({3, 2, 5}), w = randn({rows, 5}), u = randn({rows, 7}).requires_grad_(),
+               b = randn({rows}), h = randn({2, 7}).view(state).requires_grad_(),
+               c = mode == RnnMode::kLstm ? randn({2, 7}).view(state).requires_grad_() : Tensor();
+  const RnnResult out = rnn_layer(mode, x, h, c, w, u, b, b);
+  Tensor loss = sum(square(out.y)) + sum(square(out.hn));
+  if (c.defined()) loss = loss + sum(square(out.cn));
+  std::vector<Tensor> all{out.y, out.hn, c.defined() ? out.cn : out.hn};
+  for (const Tensor& g : grad({loss}, {h, u}, {}, {.create_graph = composed})) all.push_back(g);
+  return all;
+}
+
+TEST(RnnLayer, states_may_have_a_leading_dim_of_one) {
+  for (const RnnMode mode : {RnnMode::kLstm, RnnMode::kGru, RnnMode::kTanh, RnnMode::kRelu})
+    for (const bool composed : {false, true}) {
+      const auto flat = layer_results(mode, {2, 7}, composed), led = layer_results(mode, {1, 2, 7}, composed);
+      for (size_t i : {1, 2, 3}) EXPECT_EQ(led[i].sizes(), Shape({1, 2, 7}));
+      for (size_t i = 0; i < flat.size(); ++i)
+        EXPECT_TRUE(same_bits(flat[i].reshape({-1}), led[i].reshape({-1}))) << i;
+    }
+  const Tensor x = zeros({3, 2, 5}), w = zeros({28, 5}), u = zeros({28, 7}), flat = zeros({2, 7}),
+               led = zeros({1, 2, 7});
+  EXPECT_THROW(rnn_layer(RnnMode::kLstm, x, led, flat, w, u, Tensor(), Tensor()), ShapeError);
+  EXPECT_THROW(rnn_layer(RnnMode::kLstm, x, flat, led, w, u, Tensor(), Tensor()), ShapeError);
+  EXPECT_THROW(rnn_layer(RnnMode::kTanh, x, zeros({2, 2, 7}), Tensor(), zeros({7, 5}), zeros({7, 7}),
+                         Tensor(), Tensor()),
+               ShapeError);
+}
+
 TEST(Softmax, survives_numbers_far_out) {
   const Tensor x = tensor({{1000, 1001, -1000}, {-INFINITY, 0, 0}});
   const Tensor p = softmax(x, 1);

@@ -29,7 +29,7 @@ const char* rnn_name(RnnMode mode);
 /// b_hh.
 std::vector<Tensor> composed_rnn_layer(RnnMode mode, bool reverse, const std::vector<Tensor>& arguments);
 /// The tensors in contiguous memory; undefined ones stay undefined.
-std::vector<Tensor> contiguous_all(const std::vector<Tensor>& xs);
+std::vector<Tensor> contiguous_all(std::vector<Tensor> xs);
 }  // namespace formula
 
 }  // namespace weft

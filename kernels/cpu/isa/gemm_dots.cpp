@@ -96,11 +96,21 @@ void dots_of_columns(int64_t m, int64_t k, const T* a, int64_t a_row, const T* b
   rows(std::integral_constant<int, 1>());
 }
 
+/// A single row of a, as in inference, where calls per four columns would take a third of the time.
+template <class T>
+[[gnu::flatten]] void dots_of_row(int64_t n, int64_t k, const T* a, const T* b, int64_t b_column, T* c,
+                                  Finish<T> f) {
+  int64_t j = 0;
+  for (; j + 4 <= n; j += 4) dots<T, 1, 4>(k, a, 0, b + j * b_column, b_column, c + j, 0, at_column(f, j));
+  for (; j < n; ++j) dots<T, 1, 1>(k, a, 0, b + j * b_column, b_column, c + j, 0, at_column(f, j));
+}
+
 }  // namespace
 
 template <class T>
 void multiply_dots(int64_t m, int64_t n, int64_t k, const T* a, int64_t a_row, const T* b, int64_t b_column,
                    T* c, int64_t c_row, Finish<T> f) {
+  if (m == 1) return dots_of_row(n, k, a, b, b_column, c, f);
   int64_t j = 0;
   for (; j + 4 <= n; j += 4)
     dots_of_columns<T, 4>(m, k, a, a_row, b + j * b_column, b_column, c + j, c_row, at_column(f, j));

@@ -26,7 +26,7 @@ template <class T> struct Forward {
   int64_t packed_size;
   Operand<T> weights;         // W_hh [G * H, H]
   const T* bias_q = nullptr;  // GRU: b_hn
-  T* cells = nullptr;         // LSTM without reserve: c of the step before [N, H]
+  T* cells = nullptr;         // LSTM without reserve: c of the step before [N, H], in cn where it fits
   bool keep;
 
   int64_t time(int64_t s) const { return reverse ? steps - 1 - s : s; }
@@ -39,6 +39,9 @@ template <class T> struct Forward {
   void recur(int64_t s, int64_t n0, int64_t n1, int64_t j0, int64_t j1, const T* state) const {
     T* out = row(time(s), n0);
     const int gate_count = mode == RnnMode::kLstm ? 4 : mode == RnnMode::kGru ? 3 : 1;
+    if (state && !packed && mode == RnnMode::kLstm && j1 - j0 == hidden)  // all gates at once
+      return multiply_direct<T>(n1 - n0, 4 * hidden, hidden, {state, state_row(s), 1}, weights.transposed(),
+                                out, width, {1, 1, nullptr});
     for (int g = 0; g < gate_count; ++g) {
       Finish<T> finish{1, 1, nullptr};
       T* to = out + g * hidden;
@@ -119,7 +122,7 @@ template <class T> struct Forward {
     if (partition.by_rows) {
       each_task(partition.rows.count, [&](int64_t part) {
         const int64_t n0 = partition.rows.begin(part), n1 = partition.rows.begin(part + 1);
-        const Scratch<T> buffer((n1 - n0) * hidden);
+        const Scratch<T> buffer(packed ? (n1 - n0) * hidden : 0);
         for (int64_t s = 0; s < steps; ++s) {
           recur(s, n0, n1, 0, hidden, state_before(s, n0, n1, buffer.get()));
           cell(s, n0, n1, 0, hidden);
@@ -127,7 +130,7 @@ template <class T> struct Forward {
       });
       return;
     }
-    const Scratch<T> buffer(batch * hidden);
+    const Scratch<T> buffer(packed ? batch * hidden : 0);
     for (int64_t s = 0; s < steps; ++s) {
       const T* strips = state_before(s, 0, batch, buffer.get());
       each_task(partition.panels.count, [&](int64_t part) {
@@ -137,6 +140,15 @@ template <class T> struct Forward {
     }
   }
 };
+
+/// to = a + b over `columns` numbers; b has the first `most` of them. A null a or b counts as zeros.
+template <class T> void add_rows(T* to, const T* a, int64_t columns, const T* b, int64_t most) {
+  each_vector<T>(
+      0, columns, [&](auto get, auto put) __attribute__((always_inline)) { put(to, a ? get(a) : Vec<T>{}); });
+  if (b)
+    each_vector<T>(
+        0, most, [&](auto get, auto put) __attribute__((always_inline)) { put(to, get(to) + get(b)); });
+}
 
 template <class T> void run(const RnnLayer& layer, const RnnInputs& in, const RnnOutputs& out) {
   const int64_t steps = in.x.size(0), batch = in.x.size(1), inputs = in.x.size(2), hidden = in.w_hh.size(1);
@@ -166,18 +178,15 @@ template <class T> void run(const RnnLayer& layer, const RnnInputs& in, const Rn
   const Scratch<T> own_gates(f.keep && reserve.row == f.width && reserve.flat() ? 0
                                                                                 : steps * batch * f.width);
   f.gates = own_gates.get() ? own_gates.get() : reserve.data();
-  const Scratch<T> cells(lstm && !f.keep ? batch * hidden : 0);
-  f.cells = cells.get();
+  const bool cells_in_cn = lstm && !f.keep && cn.defined() && cn.row == hidden;
+  const Scratch<T> cells(lstm && !f.keep && !cells_in_cn ? batch * hidden : 0);
+  f.cells = cells_in_cn ? cn.data() : cells.get();
 
   if (steps > 0 && batch > 0 && hidden > 0) {
     // Biases: both at once, but GRU's b_hn belongs inside the reset gate's product.
     const Dense<T> b_ih(in.b_ih, Flow::kIn), b_hh(in.b_hh, Flow::kIn);
     const Scratch<T> bias(b_ih.defined() || b_hh.defined() ? columns : 0);
-    for (int64_t k = 0; bias.get() && k < columns; ++k) {
-      const bool apart = gru && k >= 2 * hidden;
-      bias.get()[k] =
-          (b_ih.defined() ? b_ih.data()[k] : T(0)) + (b_hh.defined() && !apart ? b_hh.data()[k] : T(0));
-    }
+    if (bias.get()) add_rows(bias.get(), b_ih.data(), columns, b_hh.data(), gru ? 2 * hidden : columns);
     if (gru && b_hh.defined()) f.bias_q = b_hh.data() + 2 * hidden;
     {
       Dense<T> x(in.x, Flow::kIn);
@@ -206,7 +215,7 @@ template <class T> void run(const RnnLayer& layer, const RnnInputs& in, const Rn
     const T* last = steps > 0 ? f.y.at(f.time(steps - 1), 0) : f.h0.data();
     copy_rows(hn.data(), hn.row, last, steps > 0 ? f.y.row : f.h0.row, batch, hidden);
   }
-  if (lstm && cn.defined()) {
+  if (lstm && cn.defined() && !(cells_in_cn && steps > 0)) {
     const T* last = steps == 0 ? f.c0.data() : f.keep ? f.row(f.time(steps - 1), 0) + 4 * hidden : f.cells;
     copy_rows(cn.data(), cn.row, last, steps == 0 ? f.c0.row : f.keep ? f.width : hidden, batch, hidden);
   }
