@@ -78,6 +78,8 @@ template <class T> void add_bias(int64_t m, int64_t n, T* c, int64_t c_row, cons
 
 void library_task(GemmEngine engine, int64_t m, int64_t n, int64_t k, Operand<float> a, Operand<float> b,
                   float* c, int64_t c_row, Finish<float> finish) {
+  // oneDNN reads c in some shapes then, even if beta is 0
+  if (finish.alpha == 0) return multiply_direct<float>(m, n, 0, a, b, c, c_row, finish);
   if (engine == GemmEngine::kEigen) {
     eigen_gemm(m, n, k, a, b, c, c_row, finish.alpha, finish.beta);
   } else {
@@ -106,20 +108,23 @@ void library_gemm(GemmEngine engine, int64_t m, int64_t n, int64_t k, Operand<fl
   });
 }
 
-/// A task with few columns would pack its rows of a for too little work, so it has all columns then. One
-/// thread takes one task. The bits do not depend on the partition.
+/// Whether a product is one task for any number of threads.
+bool is_one_task(int64_t m, int64_t n, int64_t k) { return m * n * k < 2 * kTaskWork; }
+
+/// A task with few columns would pack its rows of a for too little work, so it has all columns then, if there
+/// are rows for each thread. One thread takes one task. The bits do not depend on the partition.
 template <class T> Partition packed_partition(int64_t m, int64_t n, int64_t k) {
   const int64_t threads = num_threads(), tasks = threads == 1 ? 1 : kTasksWanted;
+  if (is_one_task(m, n, k)) return Partition(m, n, k, kPanel<T>, m, 1);
   if (n > kBlockColumns<T> || threads == 1) return Partition(m, n, k, kPanel<T>, kTaskRows, tasks);
   const int64_t rows = (m + threads - 1) / threads;
-  return Partition(m, n, k, kPanel<T>, std::clamp(rows, kLeastRows, kTaskRows), 1);
+  return Partition(m, n, k, kPanel<T>, std::clamp(rows, kLeastRows, kTaskRows), threads);
 }
 
 template <class T>
 void direct_gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int64_t c_row,
                  Finish<T> finish, bool relu) {
-  if (m <= kLeastRows && m * n * k < 2 * kTaskWork)  // one task
-    return multiply_direct(m, n, k, a, b, c, c_row, finish, relu);
+  if (is_one_task(m, n, k)) return multiply_direct(m, n, k, a, b, c, c_row, finish, relu);
   const bool few = m <= kFewRows && num_threads() > 1;
   const Partition partition = few ? Partition(m, n, k, kPanel<T>) : packed_partition<T>(m, n, k);
   each_task(partition.rows.count * partition.panels.count, [&](int64_t task) {
@@ -162,8 +167,8 @@ void packed_gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T*
 template <class T>
 void tile_gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int64_t c_row,
                Finish<T> finish, bool relu) {
-  // a column of dot products: its transpose is one row
-  if (n == 1 && m > 1 && c_row == 1 && !finish.bias && a.col == 1 && b.row == 1)
+  // a column: its transpose is one row
+  if (n == 1 && m > 1 && c_row == 1 && !finish.bias && (a.row == 1 || (a.col == 1 && b.row == 1)))
     return direct_gemm<T>(1, m, k, b.transposed(), a.transposed(), c, m, finish, relu);
   const bool row_major = b.col == 1, dots = b.row == 1 && a.col == 1;
   const int64_t bytes = n * k * int64_t{sizeof(T)};
@@ -219,7 +224,8 @@ void gemm_here(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c
     const GemmEngine taken = engine == GemmEngine::kAuto ? engine_for(m, n, k, b.col != 1) : engine;
     if (taken != GemmEngine::kTile && k > 0) return library_task(taken, m, n, k, a, b, c, c_row, finish);
   }
-  if (b.col == 1) return multiply_direct(m, n, k, a, b, c, c_row, finish);
+  if (b.col == 1 || (m <= kDotRows && a.col == 1 && b.row == 1))
+    return multiply_direct(m, n, k, a, b, c, c_row, finish);
   const Parts rows(m, kTaskRows);
   for (int64_t part = 0; part < rows.count; ++part) {
     const int64_t i = rows.begin(part);

@@ -92,6 +92,7 @@ void dots_of_columns(int64_t m, int64_t k, const T* a, int64_t a_row, const T* b
       dots<T, many, kColumns>(k, a + i * a_row, a_row, b, b_column, c + i * c_row, c_row, f);
   };
   rows(std::integral_constant<int, kDotsRows>());
+  if constexpr (kDotsRows > 3) rows(std::integral_constant<int, 3>());
   if constexpr (kDotsRows > 2) rows(std::integral_constant<int, 2>());
   rows(std::integral_constant<int, 1>());
 }

@@ -132,8 +132,8 @@ namespace {
 
 /// Packs kc rows of n columns of b by panels.
 template <class T> void pack_panels(T* dst, Operand<T> b, int64_t kc, int64_t n) {
-  for (int64_t j = 0; j < n; j += kPanel<T>) {
-    const int64_t count = n - j < kPanel<T> ? n - j : kPanel<T>;
+  for (int64_t j = 0, count; j < n; j += count) {
+    count = panel_columns<T>(n - j);
     pack(dst + j * kc, packed_columns<T>(count), count, b.at(0, j), b.col, b.row, kc);
   }
 }

@@ -19,7 +19,8 @@ template <class T> void positive_part(int64_t m, int64_t n, T* c, int64_t c_row)
 namespace {
 
 /// Rows of b that are fetched before their use, and columns of a strip where they lie side by side.
-inline constexpr int64_t kFetchAhead = 32, kFetchColumns = 16;
+/// Rows that lie in a few sets of the caches are fetched late, or the next ones would replace them.
+inline constexpr int64_t kFetchAhead = 32, kFetchLate = 6, kFetchColumns = 16;
 inline constexpr bool kFetchStrips = kVecBytes == 64;  // else loads bound it
 
 /// Rows of a whose sums go through one panel of b after the other. They stay in the second-level cache.
@@ -28,6 +29,7 @@ inline constexpr int64_t kChunkRows = 128;
 /// multiple of this. With so many strips it copies each panel, if the first-level cache has room for it.
 inline constexpr int64_t kBadDistance = kVecBytes == 64 ? 2048 : 1024;
 inline constexpr int64_t kManyStrips = kVecBytes == 64 ? int64_t{1} << 62 : 8;
+template <class T> bool is_bad_distance(int64_t ldb) { return ldb * int64_t{sizeof(T)} % kBadDistance == 0; }
 
 /// Few rows by wide panels: whether the set has registers for them, vectors of sums, rows at most, rows of b
 /// that are fetched before their use. Beyond these bytes of b one row takes them too.
@@ -48,6 +50,7 @@ WEFT_INLINE void accumulate(Vec<T> (&acc)[kRows][kVecs], int64_t k, const T* a, 
 #pragma GCC unroll 4
     for (int j = 0; j < kVecs; ++j) acc[i][j] = Vec<T>{};
   constexpr int64_t kPart = (kBlockK + kRows - 1) / kRows;
+  const int64_t ahead = (is_bad_distance<T>(ldb) ? kFetchLate : kFetchAhead) * ldb;
   for (int64_t rest = k; rest > 0; rest -= kPart) {
 #pragma GCC unroll 4
     for (int j = 0; j < kVecs; ++j) __builtin_prefetch(c + j * kLanes<T> + kLast, 1);
@@ -58,7 +61,7 @@ WEFT_INLINE void accumulate(Vec<T> (&acc)[kRows][kVecs], int64_t k, const T* a, 
 #pragma GCC unroll 4
       for (int j = 0; j < kVecs; ++j) {
         if ((j + 1) * kVecBytes % 64 == 0 || j + 1 == kVecs)
-          __builtin_prefetch(b + kFetchAhead * ldb + j * kLanes<T> + kLast);
+          __builtin_prefetch(b + ahead + j * kLanes<T> + kLast);
         column[j] = load(b + j * kLanes<T>);
         if constexpr (kCopy) store(copy + j * kLanes<T>, column[j]);
       }
@@ -168,8 +171,9 @@ void multiply_block(const Parts& strips, int64_t n, const Left<T>& a, const T* b
   const Tiles<T>& tiles = a.tiles();
   for (int64_t s = 0; s < strips.count; ++s) {
     const int64_t i = strips.begin(s), rows = strips.size(s);
-    for (int64_t j = 0; j < n; j += kPanel<T>) {
-      const int64_t columns = n - j < kPanel<T> ? n - j : kPanel<T>, width = packed_columns<T>(columns);
+    for (int64_t j = 0, columns; j < n; j += columns) {
+      columns = panel_columns<T>(n - j);
+      const int64_t width = packed_columns<T>(columns);
       tiles.by_width[width / kLanes<T> - 1][rows](a.kc, a.at(i), a.far(rows), b + j * a.kc, width,
                                                   c + i * c_row + j, c_row, columns, at_column(f, j),
                                                   nullptr);
@@ -185,10 +189,10 @@ void multiply_panels(const Parts& strips, int64_t n, const Left<T>& a, const T* 
                      int64_t c_row, Finish<T> f) {
   alignas(kVecBytes) T panel[kBlockK * kPanel<T>];
   const Tiles<T>& tiles = a.tiles();
-  const bool bad = ldb * int64_t{sizeof(T)} % kBadDistance == 0;
-  const bool copied = strips.count > 1 && (bad || strips.count >= kManyStrips);
-  for (int64_t j = 0; j < n; j += kPanel<T>) {
-    const int64_t columns = n - j < kPanel<T> ? n - j : kPanel<T>, width = packed_columns<T>(columns);
+  const bool copied = strips.count > 1 && (is_bad_distance<T>(ldb) || strips.count >= kManyStrips);
+  for (int64_t j = 0, columns; j < n; j += columns) {
+    columns = panel_columns<T>(n - j);
+    const int64_t width = packed_columns<T>(columns);
     const Finish<T> here = at_column(f, j);
     const T* from = b + j;
     int64_t from_row = ldb;
@@ -327,12 +331,12 @@ void multiply(int64_t m, int64_t n, int64_t k, Side<T> a, Side<T> b, int64_t n0,
     return;
   }
   const Parts blocks(k, kBlockK), strips(m, kStripRows);
-  const int64_t most = n1 - n0 < kBlockColumns<T> ? packed_columns<T>(n1 - n0) : kBlockColumns<T>;
+  const int64_t most = packed_columns<T>(block_columns<T>(n1 - n0)) + kShortPanel<T>;
   const bool packs = !a.packed && !is_read_in_place(a.plain, m, n1 - n0);
   const Scratch<T> strips_here(packs ? m * k : 0), panels_here(b.packed ? 0 : most * blocks.size(0));
   if (packs) pack_a(strips_here.get(), a.plain, m, k), a.packed = strips_here.get();
-  for (int64_t j = n0; j < n1; j += kBlockColumns<T>) {
-    const int64_t width = n1 - j < kBlockColumns<T> ? n1 - j : kBlockColumns<T>;
+  for (int64_t j = n0, width; j < n1; j += width) {
+    width = block_columns<T>(n1 - j);
     for (int64_t kb = 0; kb < blocks.count; ++kb) {
       const int64_t k0 = blocks.begin(kb), kc = blocks.size(kb);
       const Left<T> left{a.packed ? a.packed + k0 * m : nullptr,

@@ -1,7 +1,7 @@
 // The register-tile matrix product: packed panels of a and b, and a kernel that holds a tile of c in
 // registers, kStripRows rows of kPanelVectors vectors.
 //
-// A panel of b is [k][kPanel]; a last panel has the vectors that its columns take. A strip of
+// A panel of b is [k][kPanel]; the last ones have the vectors that their columns take. A strip of
 // a is [k][rows]. Every element of c is summed over k in order inside blocks of kBlockK. So the tiling, the
 // partition among threads and the number of rows never change the bits. Dot products, for few rows and a
 // transposed b, sum each lane of a vector apart, in any place with the same bits.
@@ -41,6 +41,18 @@ template <class T> struct Operand {
 /// Columns that n columns occupy when packed: full panels, and one or two vectors for the rest.
 template <class T> constexpr int64_t packed_columns(int64_t n) {
   return (n + kLanes<T> - 1) / kLanes<T> * kLanes<T>;
+}
+
+/// A last panel of one vector would wait for its sums, so the one before it gives it another. These are the
+/// columns of such a panel at most; none with panels of two vectors.
+template <class T> inline constexpr int64_t kShortPanel = kPanelVectors > 2 ? kLanes<T> : 0;
+/// Columns of the panel, or of the block of b, that begins where `rest` columns are left.
+template <class T> constexpr int64_t panel_columns(int64_t rest) {
+  if (rest <= kPanel<T>) return rest;
+  return rest <= kPanel<T> + kShortPanel<T> ? kPanel<T> - kShortPanel<T> : kPanel<T>;
+}
+template <class T> constexpr int64_t block_columns(int64_t rest) {
+  return rest <= kBlockColumns<T> + kShortPanel<T> ? rest : kBlockColumns<T>;
 }
 
 /// The last step of a tile: c = alpha * acc + beta * c + bias. With beta 0, c is not read; bias may be null.

@@ -5,6 +5,7 @@
 #include <weft/kernels/cpu/isa/gemm.h>
 #include <weft/kernels/cpu/isa/tasks.h>
 #include <weft/kernels/cpu/packs.h>
+#include <weft/kernels/error.h>
 
 namespace weft::kernels::WEFT_ISA_NS {
 
@@ -16,9 +17,12 @@ template <class T> class KeptB {
   KeptB(Operand<T> b, int64_t k, int64_t n) { open(b, k, n, 1); }
   void open(Operand<T> b, int64_t k, int64_t n, int parts) {
     const int64_t bytes = size(k, n, parts) * int64_t{sizeof(T)};
-    if (bytes >= packs::kLeastBytes && packs::may_be_watched(b.data))
+    if (bytes < packs::kLeastBytes || !packs::may_be_watched(b.data)) return;
+    try {
       lease_ = packs::Lease({b.data, k, n, b.row, b.col, parts, int{sizeof(T)}, kLanes<T>},
                             static_cast<size_t>(bytes));
+    } catch (const OutOfMemoryError&) {  // the product needs less without it
+    }
   }
   /// Numbers of the pack.
   static int64_t size(int64_t k, int64_t n, int parts) { return packed_columns<T>(n / parts) * parts * k; }
