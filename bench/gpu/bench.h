@@ -4,15 +4,19 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <climits>
 #include <cstdio>
 #include <functional>
 #include <map>
+#include <optional>
 #include <regex>
 #include <string>
 #include <vector>
 
 #include <weft/tensor/cuda.h>
 #include <weft/weft.h>
+
+#include "spans.h"
 
 namespace weft::bench {
 
@@ -27,16 +31,30 @@ struct Row {
   double flops = 0;
 };
 
+/// A span that a call must have (spans.h), and how often at most.
+struct Launch {
+  std::string name;
+  int most = INT_MAX;
+};
+
 struct Bench {
   std::regex filter{"."};
   std::map<std::string, double> peers;
   std::vector<Row> rows;
-  double copy_rate = 0;  ///< measured rate of a copy on the device, in bytes per second
+  std::function<void()> keep;  ///< called after each row
+  double copy_ns = 0;          ///< measured time of a copy of 1 GiB on the device; 0: not yet
+  double copy_rate = 0;        ///< its rate in bytes per second
   int samples = 15;
   double seconds = 0.05;  ///< length of a sample
   int failures = 0, left_out = 0;
 
   bool wants(const std::string& name) const { return std::regex_search(name, filter); }
+  /// Whether it wants any row `before` + kind + `after`.
+  bool wants_any(const std::string& before, const std::vector<const char*>& kinds,
+                 const std::string& after) const {
+    return std::any_of(kinds.begin(), kinds.end(),
+                       [&](const char* kind) { return wants(before + kind + after); });
+  }
 
   /// Times `work` on the device. One call moves at least `bytes` and computes at least `flops`.
   void run(const std::string& name, const Work& work, double bytes = 0, double flops = 0) {
@@ -47,14 +65,42 @@ struct Bench {
       fail(name, e);
     }
   }
-  void fail(const std::string& name, const Error& e) {
+  /// As run(), if one call issues all of `launches`. Else other kernels would stand under this name, and the
+  /// row is left out.
+  void run_with(const std::vector<Launch>& launches, const std::string& name, const Work& work,
+                double bytes = 0, double flops = 0) {
+    if (!wants(name)) return;
+    try {
+      if (!launches.empty() && !shows(name, launches, spans_of(work))) return;
+    } catch (const Error& e) {
+      return fail(name, e);
+    }
+    run(name, work, bytes, flops);
+  }
+  /// Whether the spans of a call have all of `launches`; nullopt has. Else leaves the row out.
+  bool shows(const std::string& name, const std::vector<Launch>& launches,
+             const std::optional<Spans>& spans) {
+    for (const Launch& launch : launches) {
+      if (!spans) break;
+      const auto at = spans->find(launch.name);
+      const int times = at == spans->end() ? 0 : at->second;
+      if (times > 0 && times <= launch.most) continue;
+      leave_out(name, times == 0 ? str("a call issues no ", launch.name)
+                                 : str("a call issues ", launch.name, " ", times, " times"));
+      return false;
+    }
+    return true;
+  }
+  void fail(const std::string& name, const std::exception& e) {
     ++failures;
     std::printf("%-34s failed: %s\n", name.c_str(), e.what());
+    std::fflush(stdout);
   }
   /// Says why rows that the filter wants are not measured here; that is no failure.
   void leave_out(const std::string& names, const std::string& reason) {
     ++left_out;
     std::printf("%-34s left out: %s\n", names.c_str(), reason.c_str());
+    std::fflush(stdout);
   }
   double time_of(const Work& work) {
     for (int i = 0; i < 3; ++i) work();
@@ -103,10 +149,17 @@ struct Bench {
       if (copy_rate > 0) std::printf("  %5.1f %% of copy", 100 * rate / copy_rate);
     }
     if (row.flops > 0) std::printf("  %8.1f TFLOP/s", row.flops / row.ns / 1e3);
-    if (const auto peer = peers.find(row.name); peer != peers.end())
-      std::printf("  PyTorch %.1f us, %.2f times weft's", peer->second / 1e3, peer->second / row.ns);
+    if (const auto peer = peer_of(row.name))
+      std::printf("  PyTorch %.1f us, %.2f times weft's", *peer / 1e3, *peer / row.ns);
     std::printf("\n");
     std::fflush(stdout);
+    if (keep) keep();
+  }
+  /// The other library's time for this work, which has no forms: that of `Lstm/...` for `LstmCudnnFlat/...`.
+  std::optional<double> peer_of(const std::string& name) const {
+    static const std::regex form("(Persistent|Wavefront|Cudnn(Dropout|Unordered)?(Flat)?)(?=/)");
+    const auto peer = peers.find(std::regex_replace(name, form, ""));
+    return peer == peers.end() ? std::nullopt : std::optional(peer->second);
   }
 };
 
@@ -126,19 +179,24 @@ class Rotating {
 inline constexpr int64_t kMany = int64_t{1} << 26;  // elements of the pointwise cases
 inline constexpr double kElements = static_cast<double>(kMany);
 
-// One function per part of the run.
+/// Sets the time and the rate of a copy, if they are not known yet.
+void measure_copy(Bench& b);
+
+// One function per part of the run. Forms are those that no device has run often: they get parts of their
+// own, so that a defect of theirs costs no other rows.
+enum class Forms { kPlain, kOther };
 void memory_bound(Bench& b);
 void rows_and_columns(Bench& b);
 void small(Bench& b);
 void losses_and_tables(Bench& b);
 void products(Bench& b);
 void feed_forward_part(Bench& b);
-void attention(Bench& b);
+void attention(Bench& b, Forms forms);
 void optimizers(Bench& b);
 void transfers(Bench& b);
-void recurrent_layers(Bench& b);
+void recurrent_layers(Bench& b, Forms forms);
 void sharing(Bench& b);
-void language_model(Bench& b, int64_t vocabulary, int64_t size, double dropout);
+void language_model(Bench& b, int64_t vocabulary, int64_t size, double dropout, Forms forms);
 
 /// The other process of sharing(), which this program starts with the argument --ipc-owner. Serves handles of
 /// its memory on its standard output, one for each byte of its input.

@@ -3,9 +3,10 @@
 // A time is the median of several samples between device events, after a warm-up. Inputs rotate through more
 // memory than the cache holds. The flags are those of Google Benchmark: --benchmark_filter=RE,
 // --benchmark_out=FILE (JSON). --peers=FILE reads another library's times by our names, in lines `name ns`.
-// The flag --quick shortens the run, and --part=NAME runs one part of it (--part= lists them). The program
-// does not use Google Benchmark, so it builds with a CUDA toolkit alone. Without a device it prints the
-// reason and exits with 0. It exits with 1 after a failure.
+// The flag --quick shortens the run. --part=NAME runs one part of it, and --list-parts lists them, those that
+// no device has run often at the end. The JSON is complete after each row. The program does not use Google
+// Benchmark, so it builds with a CUDA toolkit alone. Without a device it prints the reason and exits with 0.
+// It exits with 1 after a failure.
 #include <cstdio>
 #include <fstream>
 #include <optional>
@@ -31,10 +32,12 @@ void write_json(const Bench& b, const std::string& path) {
     const Row& r = b.rows[i];
     out << (i > 0 ? ",\n  " : "\n  ") << "{\"name\": \"" << r.name
         << "\", \"run_type\": \"iteration\", \"real_time\": " << r.ns << ", \"time_unit\": \"ns\"";
-    if (r.bytes > 0) out << ", \"bytes_per_second\": " << r.bytes / r.ns * 1e9;
+    if (r.bytes > 0) {
+      out << ", \"bytes_per_second\": " << r.bytes / r.ns * 1e9;
+      if (b.copy_rate > 0) out << ", \"of_copy\": " << r.bytes / r.ns * 1e9 / b.copy_rate;
+    }
     if (r.flops > 0) out << ", \"flops_per_second\": " << r.flops / r.ns * 1e9;
-    if (const auto peer = b.peers.find(r.name); peer != b.peers.end())
-      out << ", \"pytorch_real_time\": " << peer->second;
+    if (const auto peer = b.peer_of(r.name)) out << ", \"pytorch_real_time\": " << *peer;
     out << '}';
   }
   out << "\n ]\n}\n";
@@ -44,22 +47,37 @@ void write_json(const Bench& b, const std::string& path) {
 struct Part {
   const char* name;
   void (*run)(Bench&);
+  bool rates = false;  // has rows with a rate, which stands beside that of a copy
 };
 constexpr Part kParts[] = {
-    {"memory", memory_bound},
-    {"rows", rows_and_columns},
+    {"model", [](Bench& b) { language_model(b, 10000, 650, 0.5, Forms::kPlain); }},
+    {"large_model", [](Bench& b) { language_model(b, 33278, 1500, 0.65, Forms::kPlain); }},
+    {"memory", memory_bound, true},
+    {"rows", rows_and_columns, true},
     {"small", small},
-    {"losses", losses_and_tables},
+    {"losses", losses_and_tables, true},
     {"products", products},
-    {"feed_forward", feed_forward_part},
-    {"attention", attention},
-    {"optimizers", optimizers},
-    {"transfers", transfers},
+    {"optimizers", optimizers, true},
+    {"transfers", transfers, true},
     {"ipc", sharing},
-    {"recurrent", recurrent_layers},
-    {"model", [](Bench& b) { language_model(b, 10000, 650, 0.5); }},
-    {"large_model", [](Bench& b) { language_model(b, 33278, 1500, 0.65); }},
+    {"recurrent", [](Bench& b) { recurrent_layers(b, Forms::kPlain); }},
+    {"model_forms", [](Bench& b) { language_model(b, 10000, 650, 0.5, Forms::kOther); }},
+    {"large_model_forms", [](Bench& b) { language_model(b, 33278, 1500, 0.65, Forms::kOther); }},
+    {"recurrent_forms", [](Bench& b) { recurrent_layers(b, Forms::kOther); }},
+    {"feed_forward", feed_forward_part},
+    {"attention", [](Bench& b) { attention(b, Forms::kPlain); }},
+    {"attention_forms", [](Bench& b) { attention(b, Forms::kOther); }},
 };
+
+/// Runs a part. An error between its rows ends it, and no other part.
+void run_part(Bench& b, const Part& part) {
+  try {
+    if (part.rates) measure_copy(b);
+    part.run(b);
+  } catch (const std::exception& e) {
+    b.fail(str("part ", part.name), e);
+  }
+}
 
 std::optional<std::string> value_of(const std::string& argument, const std::string& flag) {
   if (argument.compare(0, flag.size() + 1, flag + "=") != 0) return std::nullopt;
@@ -89,6 +107,9 @@ int run(int argc, char** argv) {
         return 2;
       }
       part = name;
+    } else if (argument == "--list-parts") {
+      for (const Part& p : kParts) std::printf("%s\n", p.name);
+      return 0;
     } else if (argument == "--ipc-owner") {
       return own_shared_memory();
     } else if (argument == "--quick") {
@@ -96,7 +117,7 @@ int run(int argc, char** argv) {
     } else if (!value_of(argument, "--benchmark_out_format")) {
       std::fprintf(stderr,
                    "bench_gpu: unknown argument %s (takes --benchmark_filter=RE --benchmark_out=FILE "
-                   "--peers=FILE --quick --part=NAME)\n",
+                   "--peers=FILE --quick --part=NAME --list-parts)\n",
                    argument.c_str());
       return 2;
     }
@@ -109,11 +130,10 @@ int run(int argc, char** argv) {
     std::printf("bench_gpu: nothing measured: %s\n", e.what());
     return 0;
   }
+  if (!out.empty()) b.keep = [&] { write_json(b, out); };
   for (const Part& p : kParts)
-    if (!part || *part == p.name) p.run(b);
-  if (!out.empty() && !b.rows.empty()) write_json(b, out);
-  if (b.failures > 0)
-    std::printf("bench_gpu: %d of %zu failed\n", b.failures, b.rows.size() + static_cast<size_t>(b.failures));
+    if (!part || *part == p.name) run_part(b, p);
+  std::printf("bench_gpu: %zu rows, %d left out, %d failed\n", b.rows.size(), b.left_out, b.failures);
   return b.failures > 0 || (b.rows.empty() && b.left_out == 0) ? 1 : 0;
 }
 

@@ -53,36 +53,43 @@ void feed_forward_part(Bench& b) {
 }
 
 /// Flops are those of the products without repetition: 4 L S E forward, 10 L S E backward, half if causal.
-/// Half types are also on cuDNN where that takes them (AttentionCudnn), and with a gradient that cuDNN adds
-/// in any order (AttentionCudnnUnordered).
-void attention(Bench& b) {
+/// The other forms are half types on cuDNN where that takes them (AttentionCudnn), and with a gradient that
+/// cuDNN adds in any order (AttentionCudnnUnordered).
+void attention(Bench& b, Forms forms) {
+  const bool plain = forms == Forms::kPlain;
   for (const DType dtype : {kFloat32, kBFloat16})
     for (const int64_t width : {64, 128})
       for (const bool causal : {false, true}) {
+        if (!plain && !is_half(dtype)) continue;
         const Shape sizes{8, 1024 / width, 2048, width};
         const std::string size = str(dtype, "/8x", sizes[1], "x2048x", width, causal ? "causal" : "");
         const auto heads = [&] { return randn(sizes, {.dtype = dtype, .device = gpu}).requires_grad_(); };
         const Tensor q = heads(), k = heads(), v = heads(), g = heads().detach();
         const double product = 2.0 * static_cast<double>(q.numel()) * 2048 * (causal ? 0.5 : 1);
         const auto attend = [&] { return scaled_dot_product_attention(q, k, v, {.causal = causal}); };
-        const auto run = [&](const std::string& name, bool forward) {
-          b.run(
-              name + "/both/" + size,
+        const auto both = [&](const std::string& name, const std::vector<Launch>& launches) {
+          b.run_with(
+              launches, name + "/both/" + size,
               [&] {
                 grad({attend()}, {q, k, v}, {g});
               },
               0, 7 * product);
+        };
+        const auto forward = [&](const std::string& name, const std::vector<Launch>& launches) {
           NoGrad quiet;
-          if (forward) b.run(name + "/forward/" + size, attend, 0, 2 * product);
+          b.run_with(launches, name + "/forward/" + size, attend, 0, 2 * product);
         };
         const bool before = cuda::cudnn_attention();
-        cuda::set_cudnn_attention(false);
-        run("Attention", true);
-        if (is_half(dtype)) {
-          cuda::set_cudnn_attention(true);
-          run("AttentionCudnn", true);
+        cuda::set_cudnn_attention(!plain);
+        if (plain) {
+          both("Attention", {});
+          forward("Attention", {});
+        } else {
+          const Launch first{"cudnn_attention"}, second{"cudnn_attention_backward"};
+          both("AttentionCudnn", {first, second});
+          forward("AttentionCudnn", {first});
           cuda::set_ordered_attention(false);
-          run("AttentionCudnnUnordered", false);
+          both("AttentionCudnnUnordered", {first, second});
           cuda::set_ordered_attention(true);
         }
         cuda::set_cudnn_attention(before);
@@ -135,22 +142,30 @@ struct LanguageModel : nn::Module {
 /// The chunks of the rows named `Wavefront`.
 constexpr int kChunks = 6;
 
-/// All recurrent layers run with a kernel per step in its scope, but for rows named `Persistent`.
+/// All recurrent layers run with a kernel of weft's per step in its scope, until another form is set.
 class PerStep {
  public:
-  PerStep() { cuda::set_recurrent_persistent(false); }
-  ~PerStep() { cuda::set_recurrent_persistent(before_); }
+  PerStep() { cuda::set_recurrent_persistent(false), cuda::set_use_cudnn(false); }
+  ~PerStep() { cuda::set_recurrent_persistent(persistent_), cuda::set_use_cudnn(cudnn_); }
   PerStep(const PerStep&) = delete;
 
  private:
-  const bool before_ = cuda::recurrent_persistent();
+  const bool persistent_ = cuda::recurrent_persistent(), cudnn_ = cuda::use_cudnn();
 };
 
-/// One recurrent layer, and a stack of four, forward and backward, on weft's kernels and on cuDNN. There the
-/// weights are copied first, and then lie in its layout. LSTMs also run as persistent kernels, and the stack
-/// in chunks on two streams.
-void recurrent_layers(Bench& b) {
+/// The calls of a pass and its backward. The whole stack on cuDNN is one call of each.
+const std::vector<Launch> kPersistent{{"rnn_lstm_persistent"}, {"rnn_lstm_persistent_backward"}},
+    kCudnn{{"cudnnRNNForward"}, {"cudnnRNNBackwardData"}},
+    kCudnnStack{{"cudnnRNNForward", 1}, {"cudnnRNNBackwardData", 1}};
+
+/// One recurrent layer, and a stack of four, forward and backward, on weft's kernels and on cuDNN. The other
+/// forms: LSTMs as persistent kernels, the stack in chunks on two streams, and on cuDNN with weights that lie
+/// in its layout, so that they need no copies.
+void recurrent_layers(Bench& b, Forms forms) {
   const PerStep per_step;
+  const bool plain = forms == Forms::kPlain;
+  const std::vector<const char*> kinds =
+      plain ? std::vector{"", "Cudnn"} : std::vector{"Wavefront", "Persistent", "CudnnFlat"};
   for (const auto& [steps, batch, size] : {std::array<int64_t, 3>{35, 20, 650},
                                            {35, 20, 1500},
                                            {100, 64, 256},
@@ -160,31 +175,38 @@ void recurrent_layers(Bench& b) {
     for (const DType dtype : {kFloat32, kBFloat16}) {
       const auto layer = [&, steps = steps, batch = batch, size = size]<class Layer>(const char* name,
                                                                                      int64_t layers) {
+        const std::string sizes = str("/", dtype, "/", steps, "x", batch, "x", size);
+        if (!b.wants_any(name, kinds, sizes)) return;
         Layer rnn(size, size, {.num_layers = layers});
         rnn.to(gpu), rnn.to(dtype);
         const Tensor x = randn({steps, batch, size}, {.dtype = dtype, .device = gpu}).requires_grad_(),
                      g = randn({steps, batch, size}, {.dtype = dtype, .device = gpu});
-        const auto run = [&](const char* kind) {
-          b.run(str(name, kind, "/", dtype, "/", steps, "x", batch, "x", size), [&] {
+        const auto run = [&](const char* kind, const std::vector<Launch>& launches) {
+          b.run_with(launches, str(name, kind, sizes), [&] {
             rnn.zero_grad();
             rnn.forward(x).y.backward(g);
           });
         };
-        run("");
+        if (plain) {
+          run("", {});
+          cuda::set_use_cudnn(true);
+          run("Cudnn", kCudnn);
+          cuda::set_use_cudnn(false);
+          return;
+        }
         if (layers > 1) {
           cuda::set_recurrent_wavefront(kChunks);
-          run("Wavefront");
+          run("Wavefront", {});
           cuda::set_recurrent_wavefront(0);
         }
         if constexpr (std::is_same_v<Layer, nn::LSTM>) {
           cuda::set_recurrent_persistent(true);
-          run("Persistent");
+          run("Persistent", kPersistent);
           cuda::set_recurrent_persistent(false);
         }
         cuda::set_use_cudnn(true);
-        run("Cudnn");
         rnn.flatten_parameters();
-        run("CudnnFlat");
+        run("CudnnFlat", kCudnnStack);
         cuda::set_use_cudnn(false);
       };
       layer.template operator()<nn::LSTM>("Lstm", 1);
@@ -193,16 +215,17 @@ void recurrent_layers(Bench& b) {
     }
 }
 
-void language_model(Bench& b, int64_t vocabulary, int64_t size, double dropout) {
+/// The other forms are the same as those of recurrent_layers.
+void language_model(Bench& b, int64_t vocabulary, int64_t size, double dropout, Forms forms) {
   const auto row = [&](const char* kind) { return str(kind, "/", vocabulary, "/", size); };
-  bool wanted = false;
-  for (const char* kind :
-       {"LmStep", "LmForward", "LmBackward", "LmUpdate", "LmStepBFloat16", "LmStepGraph", "LmStepCudnn",
-        "LmStepCudnnDropout", "LmStepCudnnDropoutFlat", "LmStepBFloat16Cudnn", "LmStepGraphCudnn",
-        "LmStepWavefront", "LmStepBFloat16Wavefront", "LmStepGraphWavefront", "LmStepPersistent",
-        "LmStepBFloat16Persistent", "LmStepGraphPersistent"})
-    wanted |= b.wants(row(kind));
-  if (!wanted) return;
+  const std::vector<const char*> plain{"LmStep",          "LmForward",          "LmBackward",
+                                       "LmUpdate",        "LmStepBFloat16",     "LmStepGraph",
+                                       "LmStepCudnn",     "LmStepCudnnDropout", "LmStepBFloat16Cudnn",
+                                       "LmStepGraphCudnn"},
+      other{"LmStepWavefront",       "LmStepBFloat16Wavefront",  "LmStepGraphWavefront",
+            "LmStepPersistent",      "LmStepBFloat16Persistent", "LmStepGraphPersistent",
+            "LmStepCudnnDropoutFlat"};
+  if (!b.wants_any("", forms == Forms::kPlain ? plain : other, str("/", vocabulary, "/", size))) return;
   const PerStep per_step;
   manual_seed(1);
   LanguageModel model(vocabulary, size, dropout);
@@ -231,44 +254,53 @@ void language_model(Bench& b, int64_t vocabulary, int64_t size, double dropout) 
     optim::clip_grad_norm_async(parameters, 0.25);
     sgd.step();
   };
-  const auto recorded = [&](const std::string& name) {
+  const auto recorded = [&](const std::string& name, const std::vector<Launch>& launches = {}) {
     if (!b.wants(name)) return;
     try {
       for (int i = 0; i < 2; ++i) step();  // libraries and the optimizer allocate their state
       cuda::Graph graph(gpu);
-      graph.capture(step);
-      b.run(name, [&] { graph.replay(); });
+      const auto capture = [&] { graph.capture(step); };
+      const std::optional<Spans> spans = spans_of(capture);
+      if (!spans) capture();
+      if (b.shows(name, launches, spans)) b.run(name, [&] { graph.replay(); });
     } catch (const Error& e) {
       b.fail(name, e);
     }
   };
-  b.run(row("LmStep"), step);
-  b.run(row("LmForward"), [&] { model.loss(ids, target); });
-  b.run(row("LmBackward"), backward);  // with the forward
-  b.run(row("LmUpdate"), [&] {
-    optim::clip_grad_norm_async(parameters, 0.25);
-    sgd.step();
-  });
-  b.run(row("LmStepBFloat16"), half);
-  recorded(row("LmStepGraph"));
-  cuda::set_recurrent_persistent(true);
-  b.run(row("LmStepPersistent"), step);
-  b.run(row("LmStepBFloat16Persistent"), half);
-  recorded(row("LmStepGraphPersistent"));
-  cuda::set_recurrent_persistent(false);
+  if (forms == Forms::kPlain) {
+    b.run(row("LmStep"), step);
+    b.run(row("LmForward"), [&] { model.loss(ids, target); });
+    b.run(row("LmBackward"), backward);  // with the forward
+    b.run(row("LmUpdate"), [&] {
+      optim::clip_grad_norm_async(parameters, 0.25);
+      sgd.step();
+    });
+    b.run(row("LmStepBFloat16"), half);
+    recorded(row("LmStepGraph"));
+    cuda::set_use_cudnn(true);
+    b.run_with(kCudnn, row("LmStepCudnn"), step);
+    b.run_with(kCudnn, row("LmStepBFloat16Cudnn"), half);
+    recorded(row("LmStepGraphCudnn"), kCudnn);
+    cuda::set_cudnn_dropout(true);  // the whole stack in one call, with cuDNN's own masks
+    b.run_with(kCudnnStack, row("LmStepCudnnDropout"), step);
+    cuda::set_cudnn_dropout(false);
+    cuda::set_use_cudnn(false);
+    return;
+  }
   cuda::set_recurrent_wavefront(kChunks);
   b.run(row("LmStepWavefront"), step);
   b.run(row("LmStepBFloat16Wavefront"), half);
   recorded(row("LmStepGraphWavefront"));
   cuda::set_recurrent_wavefront(0);
+  cuda::set_recurrent_persistent(true);
+  b.run_with(kPersistent, row("LmStepPersistent"), step);
+  b.run_with(kPersistent, row("LmStepBFloat16Persistent"), half);
+  recorded(row("LmStepGraphPersistent"), kPersistent);
+  cuda::set_recurrent_persistent(false);
   cuda::set_use_cudnn(true);
-  b.run(row("LmStepCudnn"), step);
-  b.run(row("LmStepBFloat16Cudnn"), half);
-  recorded(row("LmStepGraphCudnn"));
-  cuda::set_cudnn_dropout(true);  // the whole stack in one call, with cuDNN's own masks
-  b.run(row("LmStepCudnnDropout"), step);
+  cuda::set_cudnn_dropout(true);
   model.rnn.flatten_parameters();
-  b.run(row("LmStepCudnnDropoutFlat"), step);
+  b.run_with(kCudnnStack, row("LmStepCudnnDropoutFlat"), step);
   cuda::set_cudnn_dropout(false);
   cuda::set_use_cudnn(false);
 }

@@ -15,6 +15,7 @@
 #include <weft/kernels/cuda/trace.h>
 #include <weft/tensor/cuda.h>
 #include <weft/weft.h>
+#include "../../bench/gpu/bench.h"
 #include "cuda/shared/device_test.h"
 #include "support/errors.h"
 
@@ -135,6 +136,45 @@ TEST_F(SimtTrace, recorded_work_has_the_time_of_the_host_alone_and_a_replay_has_
   EXPECT_EQ(named(events, "Exp", 1).size(), 0u);
   EXPECT_EQ(named(events, "replay", 0).size(), 3u);
   EXPECT_EQ(named(events, "replay", 1).size(), 3u);
+}
+
+TEST_F(SimtTrace, bench_gpu_leaves_a_row_out_whose_call_does_not_issue_its_kernels) {
+  const Tensor x = ones({7}, {.device = gpu});
+  bench::Bench b;
+  b.samples = 1, b.seconds = 0;
+  const auto work = [&] { exp(exp(x)); };
+  b.run_with({{"Exp"}}, "Shown/1", work);
+  b.run_with({{"Exp", 2}}, "Shown/2", work);
+  EXPECT_EQ(b.rows.size(), 2u);
+  b.run_with({{"Exp"}, {"Tanh"}}, "Hidden/1", work);
+  b.run_with({{"Exp", 1}}, "Hidden/2", work);
+  EXPECT_EQ(b.rows.size(), 2u);
+  EXPECT_EQ(b.left_out, 2);
+  b.run_with({{"Exp"}}, "Failed", [&] { exp(ones({7}, {.device = "cuda:9"})); });
+  EXPECT_EQ(b.failures, 1);
+  Tensor y;
+  cuda::Graph graph(gpu);
+  const auto recorded = bench::spans_of([&] { graph.capture([&] { y = exp(x); }); });
+  ASSERT_TRUE(recorded);
+  EXPECT_EQ(*recorded, (bench::Spans{{"Exp", 1}}));
+  cuda::start_trace(file);  // a trace of the user's goes on
+  b.run_with({{"Tanh"}}, "Shown/3", work);
+  EXPECT_EQ(b.rows.size(), 3u);
+  EXPECT_FALSE(named(finish(), "Exp", 0).empty());
+}
+
+TEST(BenchGpu, a_row_of_another_form_stands_beside_the_figure_of_its_work) {
+  bench::Bench b;
+  b.peers = {{"LmStep/1/2", 1}, {"LmStepGraph/1/2", 2}, {"Attention/both/x", 3}, {"Lstm/a", 4}};
+  for (const auto& [name, ns] : std::map<string, double>{{"LmStep/1/2", 1},
+                                                         {"LmStepPersistent/1/2", 1},
+                                                         {"LmStepCudnnDropoutFlat/1/2", 1},
+                                                         {"LmStepGraphWavefront/1/2", 2},
+                                                         {"AttentionCudnnUnordered/both/x", 3},
+                                                         {"LstmCudnnFlat/a", 4},
+                                                         {"LstmPersistent/b", 0},
+                                                         {"LmStepBFloat16/1/2", 0}})
+    EXPECT_EQ(b.peer_of(name).value_or(0), ns) << name;
 }
 
 TEST_F(SimtTrace, more_spans_than_events_at_once_keep_their_times) {
