@@ -43,7 +43,7 @@ carry() {
   rm -rf "$to"
   mkdir -p "$to/bin" "$to/lib"
   [ ! -d "$from/plugin" ] || cp -r "$from/plugin" "$to/plugin" || return 1
-  for program in test_cuda test_plugin test_nn test_optim bench_gpu hello_cuda rnn; do
+  for program in test_cuda test_plugin test_nn test_optim bench_gpu hello_cuda rnn hybrid; do
     [ -x "$from/bin/$program" ] || { echo "gpu_check.sh: not in this build: $program"; continue; }
     cp "$from/bin/$program" "$to/bin/" || return 1
     strip --strip-unneeded "$to/bin/$program" 2>/dev/null

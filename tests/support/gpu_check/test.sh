@@ -7,12 +7,10 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir -p "$work/tree/scripts" "$work/tree/bench/peers" "$work/path" "$work/build/bin" "$work/build/plugin"
-cp "$root/scripts/gpu_check.sh" "$root/scripts/gpu_pack.sh" "$work/tree/scripts/"
+cp "$root"/scripts/gpu_*.sh "$work/tree/scripts/"
+export CALLS=$work/calls SAYS=$work/says  # of stand-ins: their arguments, and files that change their output
+unset CUDA_PATH WEFT_NCCL_LIBRARY WEFT_CUDNN_LIBRARY
 failures=0
-for name in python3 python; do  # no PyTorch on any machine
-  printf '#!/bin/sh\nexit 1\n' >"$work/path/$name"
-  chmod +x "$work/path/$name"
-done
 
 program() {  # program NAME: a script from standard input
   cat >"$work/build/bin/$1"
@@ -32,7 +30,17 @@ tests() {  # tests NAME PASSED [SKIPPED TEST...]: prints the output of a gtest p
     for skipped in "$@"; do echo "echo '[  SKIPPED ] $skipped'"; done
   } | program "$name"
 }
+says() {  # says PART: a script from standard input, which bench_gpu runs in this part
+  cat >"$SAYS.$1"
+}
 good() {  # a machine without faults
+  rm -f "$CALLS" "$SAYS".*
+  for name in python3 python; do  # no PyTorch on any machine
+    tool "$name" <<<'#!/bin/sh
+exit 1'
+  done
+  tool nproc <<<'#!/bin/sh
+echo 3'
   tests test_cuda 7 CudaLibrary.without_a_device_the_error_names_what_is_missing
   for made in Recurrent.cudnn_matches_the_own_cell A.attention_on_cudnn_matches_wefts_kernels; do
     sed -i "2i echo '[       OK ] $made (1 ms)'" "$work/build/bin/test_cuda"
@@ -42,13 +50,34 @@ good() {  # a machine without faults
   tests test_optim 3
   program bench_gpu <<'BENCH'
 #!/bin/sh
-echo figures
+echo "$*" >>"$CALLS"
+for flag in "$@"; do
+  case $flag in
+    --list-parts) printf '%s\n' model memory ipc; exit ;;
+    --part=*) part=${flag#*=} ;;
+    --benchmark_out=*) out=${flag#*=} ;;
+  esac
+done
+[ -z "$out" ] || cat >"$out" <<JSON
+{
+ "context": {"device": "Stand-in", "copy_bytes_per_second": $([ "$part" = memory ] && echo 4e12 || echo 0)},
+ "benchmarks": [
+  {"name": "$part/1", "real_time": 1},
+  {"name": "$part/2", "real_time": 2}
+ ]
+}
+JSON
+[ ! -f "$SAYS.$part" ] || . "$SAYS.$part"
+echo "figures of $part"
+echo "bench_gpu: 2 rows, 0 left out, 0 failed"
 [ -z "$WEFT_CUDA_TRACE" ] || cat >"$WEFT_CUDA_TRACE" <<'TRACE'
 {"ph": "X", "pid": 0, "tid": 0, "ts": 1.000, "dur": 9.000, "name": "add"},
 {"ph": "X", "pid": 1, "tid": 0, "ts": 2.000, "dur": 3.000, "name": "add"},
 {"ph": "X", "pid": 1, "tid": 0, "ts": 5.000, "dur": 4.500, "name": "add"}
 TRACE
 BENCH
+  program hybrid <<<'#!/bin/sh
+echo "$* with $WEFT_NCCL_LIBRARY, matches reference: yes"'
   program rnn <<'RNN'
 #!/bin/sh
 i=0
@@ -78,33 +107,157 @@ check() {  # check TITLE STATUS PATTERN [FLAGS...]: the script's exit status, an
   fi
 }
 
-good
-check "all is well" 0 '^rnn on the device *passed'
-check "the table is kept" 0 '^benchmarks *passed'
 expect() {  # expect TITLE COMMAND...
   local title=$1
   shift
   "$@" >/dev/null || { echo "FAILED: $title"; failures=$((failures + 1)); }
 }
-expect "the table is kept" [ "$(grep -c . "$work/results/stand-in.table.txt")" -ge 8 ]
-expect "benchmarks come first" grep -q '^benchmarks' <(head -1 "$work/results/stand-in.table.txt")
-expect "launches of a trace are added up" grep -q ' 7.5 us *2 times  add$' "$work/results/stand-in.trace.txt"
+results=$work/results/stand-in
+archive() { tar -xzf "$1" -O "stand-in.$2"; }  # archive FILE NAME: prints that result
+
+good
+check "all is well" 0 '^rnn on the device *passed'
+expect "the table is kept" [ "$(grep -c . "$results.table.txt")" -ge 8 ]
+expect "the values come first" grep -q '^op table' <(sed -n 2p "$results.table.txt")
+expect "no start of bench_gpu makes the tensors of all parts" \
+  [ -z "$(grep -v -e '--part=\|--list-parts' "$CALLS")" ]
+expect "the parts have one JSON" \
+  [ "$(grep -c '"name": "\(model\|memory\|ipc\)/[12]"' "$results.bench.json")" -eq 6 ]
+expect "with the rate of a copy" grep -q '"copy_bytes_per_second": 4e12' "$results.bench.json"
+expect "the parts have one log" [ "$(grep -c '^figures of' "$results.bench.log")" -eq 3 ]
+expect "and no other files" [ -z "$(find "$work/results" -name '*bench.*.*')" ]
+expect "launches of a trace are added up" grep -q ' 7.5 us *2 times  add$' "$results.trace.txt"
 expect "a dozen kernels are profiled" \
-  [ "$(grep -c '^ncu --clock-control none' "$work/results/stand-in.profile.log")" -ge 12 ]
+  [ "$(grep -c '^ncu --clock-control none' "$results.profile.log")" -ge 12 ]
 for tool in memcheck racecheck synccheck; do
   expect "$tool sees the kernels of weft alone" \
-    grep -q "^sanitizer --tool $tool --kernel-name kns=weft --port 49100 " "$work/results/stand-in.$tool.log"
+    grep -q "^sanitizer --tool $tool --kernel-name kns=weft --port 49100 " "$results.$tool.log"
 done
-expect "initcheck sees all kernels" grep -q '^sanitizer --tool initcheck --port' \
-  "$work/results/stand-in.initcheck.log"
+expect "memcheck sees the kernels that no row launches" \
+  grep -q ':CudaRecurrent.a_persistent\*:CudaRecurrent.a_stack_in_chunks\*:CudaAttention\*$' \
+  "$results.memcheck.log"
+expect "initcheck sees all kernels" grep -q '^sanitizer --tool initcheck --port' "$results.initcheck.log"
+expect "but no library's" [ -z "$(grep CudaAttention "$results.initcheck.log")" ]
 check "each tool has a row" 0 '^compute-sanitizer synccheck *passed' --only sanitizer
+good
+check "a step alone" 0 '^CUDA library opened late *passed' --only plugin
+expect "leaves the results of others" [ -s "$results.bench.json" ]
+expect "and goes on with the table" grep -q '^benchmarks ' "$results.table.txt"
+expect "which is in the archive" grep -q '^CUDA library' <(archive "$results.tar.gz" table.txt)
+rm -rf "$work/results"
 program test_nn <<NN
 #!/bin/sh
-tar -tzf "$work/results/stand-in.tar.gz" | grep -q bench.log || exit 5
+tar -tzf "$results.tar.gz" | grep -q bench.log || exit 5
 echo '[==========] 1 tests from 1 test suite ran.'
 echo '[  PASSED  ] 1 tests.'
 NN
 check "an archive is there before the last step" 0 '^golden tests on cuda *passed' --only bench,golden
+tool tar <<<'#!/bin/sh
+echo broken
+exit 2'
+sum=$(cksum "$results.tar.gz")
+check "an archive that cannot be made" 0 '^CUDA library opened late *passed' --only plugin
+expect "replaces none" [ "$(cksum "$results.tar.gz")" = "$sum" ]
+rm "$work/path/tar"
+
+good
+says memory <<<'kill -9 $$'
+check "a part that ends early" 1 '^benchmarks: memory *FAILED .*exit 137' --only bench
+check "leaves the other parts" 1 '^benchmarks *FAILED .*6 rows, 0 left out, 1 parts failed' --only bench
+says memory <<<'exit 124'
+check "a part that hangs" 1 '^benchmarks: memory *FAILED .*ran into its limit of 90 s' --only bench --quick
+says memory <<<'echo "bench_gpu: 0 rows, 0 left out, 0 failed"; rm "$out"; exit 1'
+check "a part without rows of the filter" 0 '^benchmarks *passed .*4 rows, 0 left out, 0 parts failed' \
+  --only bench
+says memory <<<'echo "Tanh  left out: a call issues no tanh"
+echo "bench_gpu: 1 rows, 1 left out, 0 failed"; exit 0'
+check "a row that is left out" 0 '^benchmarks: memory *passed .*1 rows, 1 left out' --only bench
+check "no part has time" 3 '^benchmarks *left out' --seconds 3 --only bench
+
+# signals NAME WAIT: starts the benchmarks, sends the signal once WAIT is there, and waits for the end
+signals() {
+  local i process
+  rm -rf "$work/results" "$work/back"
+  PATH=$work/path:$PATH "$work/tree/scripts/gpu_check.sh" --prebuilt "$work/build" --only bench \
+    --results "$work/results" --archive "$work/back/all.tar.gz" >/dev/null 2>&1 &
+  process=$!
+  for ((i = 0; i < 300; i++)); do [ ! -s "$2" ] || break; sleep 0.1; done
+  kill -"$1" "$process"
+  wait "$process" 2>/dev/null || true
+}
+good
+says memory <<SAYS
+echo \$\$ >"$work/memory.pid"
+exec sleep 60
+SAYS
+rm -f "$work/memory.pid"
+signals TERM "$work/memory.pid"
+expect "a signal to end packs the results" \
+  grep -q '^benchmarks: memory *FAILED .*ended by a signal' <(archive "$work/back/all.tar.gz" table.txt)
+expect "those of earlier parts" grep -q 'figures of model' <(archive "$work/back/all.tar.gz" bench.model.log)
+for ((i = 0; i < 100; i++)); do kill -0 "$(cat "$work/memory.pid")" 2>/dev/null || break; sleep 0.1; done
+expect "the part has ended" [ "$i" -lt 100 ]
+rm -f "$work/memory.pid"
+signals KILL "$work/memory.pid"
+kill "$(cat "$work/memory.pid")"
+expect "an end without a signal leaves the earlier parts" \
+  grep -q 'figures of model' <(archive "$work/back/all.tar.gz" bench.model.log)
+
+good
+(cd "$work" &&
+  PATH=$work/path:$PATH tree/scripts/gpu_check.sh --prebuilt "$work/build" --only plugin >/dev/null)
+expect "the folder of a build has the results" [ -s "$work/tree/build/gpu_results/stand-in.plugin.log" ]
+expect "the recorded ones stay" [ ! -e "$work/tree/bench/results" ]
+
+tool timeout <<'TIMEOUT'  # notes the limits
+#!/bin/sh
+[ "$1" != -k ] || shift 2
+limit=$1
+shift
+echo "timeout $limit $*" >>"$CALLS"
+exec "$@"
+TIMEOUT
+tool python3 <<'PYTHON'  # with PyTorch, whose benchmark fails after two rows
+#!/bin/sh
+[ "$1" != -c ] || exit 0
+printf '%s\n' "model/1 2.5" "memory/1 3"
+echo "no memory" >&2
+exit 1
+PYTHON
+check "PyTorch that fails after two rows" 1 "^PyTorch's figures *FAILED .*exit 1, 2 figures" \
+  --only bench,ops,device
+expect "its figures are used" [ "$(grep -c -e "--peers=$results.pytorch.txt" "$CALLS")" -ge 3 ]
+expect "its rows" [ "$(cat "$results.pytorch.txt")" = "model/1 2.5"$'\n'"memory/1 3" ]
+expect "its error is kept" grep -q '^no memory' "$results.pytorch.log"
+limit_of() { sed -n "s|^timeout \([0-9]*\) .*$1.*|\1|p" "$CALLS" | sort -n | tail -1; }  # the greatest
+expect "the limit of PyTorch" [ "$(limit_of torch_gpu.py)" -le 150 ]
+expect "the limit of a part" [ "$(limit_of part=memory)" -le 300 ]
+expect "the limit of the op table" [ "$(limit_of filter=CudaOpTable)" -le 180 ]
+expect "the limit of the device tests" [ "$(limit_of filter=-CudaOpTable)" -le 300 ]
+check "little time for programs" 0 '^rnn on the device *passed' --only programs --seconds 60
+rm -f "$CALLS"
+check "little time for programs" 0 '^rnn on the device *passed' --only programs --seconds 60
+expect "none takes longer" [ "$(limit_of bin/)" -le 55 ]
+rm "$work/path/timeout"
+
+good
+tool ldconfig <<<'#!/bin/sh'
+check "no NCCL" 0 '^NCCL, one rank *skipped .*no libnccl' --only programs
+mkdir -p "$work/nccl/lib"
+touch "$work/nccl/lib/libnccl.so.2"
+tool python3 <<PYTHON
+#!/bin/sh
+case "\$2" in *nvidia.nccl*) echo "$work/nccl" ;; *) exit 1 ;; esac
+PYTHON
+check "NCCL of a python package" 0 '^NCCL, one rank *passed' --only programs
+expect "is found, for one rank" \
+  grep -q "^--steps 5 --trainers 1 --device cuda with $work/nccl/lib/libnccl.so.2," "$results.nccl.log"
+program hybrid <<<'#!/bin/sh
+exit 1'
+check "another result over NCCL" 1 '^NCCL, one rank *FAILED .*exit 1' --only programs
+rm "$work/build/bin/hybrid" "$work/path/ldconfig"
+check "a build without hybrid" 0 '^NCCL, one rank *left out' --only programs
+
 good
 sed -i '2i case "$*" in *racecheck*) exit 9 ;; esac' "$work/path/compute-sanitizer"
 check "a tool that finds something" 1 '^compute-sanitizer racecheck *FAILED .*exit 9' --only sanitizer
@@ -116,17 +269,21 @@ tool ncu <<<'#!/bin/sh
 exit 1'
 check "a profiler without counters" 0 '^profile of kernels *skipped .*does not work here' --only profile
 good
-sed -i '2i echo "Ipc/HandOver/64MiB      12.5 us"' "$work/build/bin/bench_gpu"
-check "memory handed over" 0 '^memory between processes *passed .*Ipc/HandOver/64MiB 12.5 us' --only bench
+sed -i '2i case "$*" in *Tanh*) echo "==WARNING== No kernels were profiled." ;; esac' "$work/path/ncu"
+check "a kernel that is not found" 1 '^profile of kernels *FAILED .*no kernel of Tanh/float32/64M was' \
+  --only profile
 good
-sed -i '2i echo "Ipc/Open/64MiB  failed: an error"; echo "Ipc/HandOver/64MiB  12.5 us"' \
-  "$work/build/bin/bench_gpu"
+sed -i '2i case "$*" in *Tanh*) exit 124 ;; esac' "$work/path/ncu"
+check "a kernel without time" 3 '^profile of kernels *partly .*cut off: 1 of 14 rows' --only profile
+good
+says ipc <<<'echo "Ipc/HandOver/64MiB      12.5 us"'
+check "memory handed over" 0 '^memory between processes *passed .*Ipc/HandOver/64MiB 12.5 us' --only bench
+says ipc <<<'echo "Ipc/Open/64MiB  failed: an error"; echo "Ipc/HandOver/64MiB  12.5 us"'
 check "a row between others that fails" 1 '^memory between processes *FAILED .*Open/64MiB failed: an error' \
   --only bench
-sed -i '2i echo "Ipc      left out: no IPC here"' "$work/build/bin/bench_gpu"
+says ipc <<<'echo "Ipc   left out: no IPC here"; echo "Ipc/Open/64MiB  failed: an error"'
 check "a failure beside a row left out" 1 '^memory between processes *FAILED' --only bench
-good
-sed -i '2i echo "Ipc      left out: no IPC here"' "$work/build/bin/bench_gpu"
+says ipc <<<'echo "Ipc      left out: no IPC here"'
 check "a device without IPC" 0 '^memory between processes *skipped .*no IPC here' --only bench
 good
 sed -i 's/"pid": 1/"pid": 0/' "$work/build/bin/bench_gpu"
@@ -134,7 +291,7 @@ check "a trace without the device" 1 '^trace of a training step *FAILED' --only 
 good
 check "one step alone" 0 '^golden tests on cuda *passed' --only golden
 check "a step that is not there" 2 "there is no step 'speed'" --only golden,speed
-check "no time left" 3 '^benchmarks *left out' --seconds 3
+check "no time left" 3 '^golden tests on cuda *left out' --seconds 3
 check "no time left is not a missing cuDNN" 3 '^device tests, training *left out' --seconds 3 --only device
 check "no step" 2 'takes steps' --only ,
 tests test_cuda 7 CudaOpTable.forward/relu
@@ -165,6 +322,11 @@ echo No devices were found
 exit 6'
 tests test_cuda 1 Recurrent.cudnn_matches_the_own_cell
 check "no device" 0 'no GPU here'
+none='{ echo "[==========] 0 tests from 0 test suites ran."; exit; }'
+sed -i "2i [ \"\${GTEST_SHARD_INDEX:-0}\" -eq 0 ] || $none" "$work/build/bin/test_cuda"
+check "no device, and parts without a test" 0 '^op table on the device *\(passed\|partly\)' --only ops
+says model <<<'echo "bench_gpu: nothing measured: no driver"; exit 0'
+check "nothing to measure" 0 '^benchmarks: model *skipped' --only bench
 check "no device to trace" 0 '^trace of a training step *skipped'
 cp "$(command -v bash)" "$work/build/bin/rnn"  # a program with libraries
 expect "a build is carried" "$work/tree/scripts/gpu_check.sh" --carry "$work/build"
