@@ -105,6 +105,14 @@ TEST(SimtPrograms, bench_gpu_hands_memory_over_between_two_processes) {
   EXPECT_EQ(run("bench_gpu_emulated --part=speed").code, 2);
 }
 
+TEST(SimtPrograms, bench_gpu_begins_with_training_steps_and_a_part_without_room_ends_alone) {
+  EXPECT_TRUE(run("bench_gpu_emulated --list-parts").text.starts_with("model\nlarge_model\n"));
+  const Output out = run("bench_gpu_emulated --quick --part=memory");
+  EXPECT_EQ(out.code, 1);
+  EXPECT_TRUE(has(out.lines("part memory "), "failed: cuda:0: out of memory")) << out.text;
+  EXPECT_TRUE(has(out.last(), "bench_gpu: 0 rows, 0 left out, 1 failed")) << out.text;
+}
+
 /// Leaves a program so few files that it can open no pipes.
 bool open_few_files() {
   const rlimit few{kFiles, kFiles};
