@@ -22,8 +22,8 @@
 # the same with the other steps.
 # A build folder to travel is made for one kind of device and without oneDNN, which is not needed there, and
 # lies beside the sources. A build that finds gRPC has the example `rnn`, and with Gloo `hybrid`, which trains
-# over NCCL. The commands below made a folder of 221 MB and a file of 37.0 MB before `hybrid` was among the
-# programs; oneDNN alone has 39.6 MB, and 7.0 MB in such a file.
+# over NCCL. The commands below made a folder of 250 MiB and a file of 44.3 MB; oneDNN alone has 39.6 MB, and
+# 7.0 MB in such a file.
 #   cmake --preset cuda -B build/gpu -DWEFT_CUDA_ARCHITECTURES=90-real -DWEFT_ONEDNN=OFF && \
 #     cmake --build build/gpu --target test_cuda test_plugin test_nn test_optim bench_gpu hello_cuda \
 #                                      rnn hybrid
