@@ -88,6 +88,22 @@ TEST_F(CrossEntropyAhead, passes_special_values_on_as_losses_per_row_do) {
     }
 }
 
+TEST_F(CrossEntropyAhead, is_that_of_losses_per_row_where_the_first_classes_are_masked) {
+  for (const int64_t masked : {2048, 4096, 4999}) {
+    const NoGrad guard;
+    x[2].fill_(-100);
+    x[2].slice(0, 0, masked).fill_(-std::numeric_limits<double>::infinity());
+    target[2].fill_(4999);
+    const EnableGrad scope;
+    EXPECT_TRUE(close(grad({loss()}, {x})[0], by_rows(1), 1e-5, 1e-8)) << masked;
+    const Tensor wide = (x.detach().to(kFloat64) * 8).requires_grad_();
+    const CrossEntropyOptions sum{.reduction = Reduction::kSum}, none{.reduction = Reduction::kNone};
+    EXPECT_TRUE(close(grad({cross_entropy(wide, target, sum)}, {wide})[0],
+                      grad({cross_entropy(wide, target, none).sum()}, {wide})[0], 1e-12, 1e-12))
+        << masked;
+  }
+}
+
 TEST_F(CrossEntropyAhead, has_the_same_bits_with_any_number_of_threads) {
   const Tensor one = [&] {
     const ThreadScope scope(1);

@@ -66,7 +66,8 @@ template <class C> struct RowLoss {
 /// 1 / the sum of a row's exponentials below its maximum.
 template <class C> double share_of(LogSum<C> sum) { return __builtin_exp(-static_cast<double>(sum.log)); }
 
-/// A row's exponentials, each below the largest number so far when its block was read.
+/// A row's exponentials, each below the largest number so far when its block was read. In blocks before the
+/// first number above -inf they are 0, and the shift is -inf.
 template <class C> struct Exponentials {
   static constexpr int64_t kBlock = 2048;
   explicit Exponentials(int64_t classes) : count(classes), shifts(classes / kBlock + 1) {}
@@ -82,7 +83,8 @@ template <class C> struct Exponentials {
         sum *= static_cast<C>(__builtin_exp(static_cast<double>(top - block_top)));
         top = block_top;
       }
-      const C shift = shifts.get()[k / kBlock] = top == lowest ? C(0) : top;
+      shifts.get()[k / kBlock] = top;
+      const C shift = top == lowest ? C(0) : top;  // so that the exponentials of -inf are 0
       sum += exp_row(here, x + k, shift, e + k, x + k + kBlock);
     }
     if (top == static_cast<C>(__builtin_inf())) sum = static_cast<C>(__builtin_nan(""));
