@@ -11,6 +11,7 @@
 #include <optional>
 
 #include <weft/autograd/ops/inner/class_loss.h>
+#include <weft/tensor/inner/tracer.h>
 
 namespace weft {
 
@@ -64,34 +65,38 @@ Tensor unit_gradient(const Tensor& losses, const Tensor& divisor) {
   return divisor.defined() ? launch::unary(Unary::kRdivScalar, divisor, 1) : formula::number_like(losses, 1);
 }
 
-bool is_one(const Tensor& g) { return g.device().is_cpu() && g.item_scalar().to<double>() == 1; }
+// Whether g is 1, as far as that is known: not on a device, and not in a recording (compile.h) whose replays
+// may have another g.
+bool is_known_one(const Tensor& g) {
+  if (!g.device().is_cpu()) return false;
+  if (const Tracer* const t = detail::tracer(); t && !t->is_fixed(g.address())) return false;
+  return g.item_scalar().to<double>() == 1;
+}
 
-// Gradients for the gradient 1, times g in one pass, also for those of a half type.
-GradList times(const Tensor& g, GradList grads) {
-  if (is_one(g)) return grads;
-  for (Tensor& part : grads) {
-    if (!part.defined()) continue;
-    const Tensor y = empty(part.sizes(), {.dtype = part.dtype(), .device = part.device()});
-    if (y.numel() != 0)
-      launch::backend_of(y).binary(context(), Binary::kMul, 1, 0, part.view_of(),
-                                   launch::expand_view(g, y.sizes()), y.view_of());
-    part = y;
+// Gradients for the gradient 1, of which nobody else has a handle, times g, in place. The first one has a row
+// per target. Where targets are ignored it stays 0 for any g, and so do the others where all are.
+GradList times(const Tensor& g, GradList grads, const Tensor& target, int64_t ignore) {
+  if (is_known_one(g)) return grads;
+  const Tensor kept = ne(target, ignore), one = formula::number_like(g, 1),
+               of_rows = launch::where(unsqueeze(kept, 1), g, one),
+               of_others = grads.size() > 1 ? launch::where(any(kept), g, one) : Tensor();
+  for (size_t i = 0; i < grads.size(); ++i) {
+    const View part = formula::optional_view(grads[i]);
+    if (!part.defined() || part.numel() == 0) continue;
+    launch::backend_of(grads[i]).binary(context(), Binary::kMul, 1, 0, part,
+                                        launch::expand_view(i == 0 ? of_rows : of_others, part.sizes), part);
   }
   return grads;
 }
 
-// The gradients made in forward, for the gradient 1. The first backward with that gradient moves them out,
-// and a later one over that graph computes them again.
+// The gradients made in forward, for the gradient 1. The first backward takes them, so that it may write to
+// them. A later one over that graph computes them again.
 class MadeAhead {
  public:
   explicit MadeAhead(GradList grads) : grads_(std::move(grads)) {}
-  std::optional<GradList> of(const Tensor& g) {
-    const bool take = is_one(g);
-    std::unique_lock lock(mutex_);
-    if (take || !grads_) return std::exchange(grads_, std::nullopt);
-    GradList grads = *grads_;
-    lock.unlock();
-    return times(g, std::move(grads));
+  std::optional<GradList> take() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(grads_, std::nullopt);
   }
 
  private:
@@ -142,36 +147,36 @@ Tensor cross_entropy(Fp32Arg logits, In target, const CrossEntropyOptions& optio
                                           losses.view_of(), log_sums.view_of());
     });
   Tensor y = reduce_plain(losses, divisor, r, o);
-  return record("cross_entropy", y, {r.x},
-                [x = Saved(r.x), target = Saved(r.target), sums = Saved(ahead ? Tensor() : log_sums), divisor,
-                 o, ahead, sizes = r.sizes](const Tensor& g, Needs needs) -> GradList {
-                  if (ahead && !grad_enabled())
-                    if (auto made = ahead->of(g)) return *std::move(made);
-                  const Tensor v = x.get(), ids = target.get();
-                  if (grad_enabled()) {
-                    return formula::composed_backward(
-                        [&](const std::vector<Tensor>& in) {
-                          return std::vector<Tensor>{formula::reduce_rows(
-                              formula::composed_class_loss(log_softmax(in[0], 1), ids, o), ids, sizes, o)};
-                        },
-                        {v}, {g}, needs);
-                  }
-                  const Tensor xc = launch::contiguous(v);
-                  if (ahead) {
-                    const int64_t rows = v.sizes()[0];
-                    return *gradient_ahead(xc, ids, o, divisor, empty({rows}, {.dtype = v.dtype()}),
-                                           log_sums_of(rows, v.dtype(), v.device()))
-                                ->of(g);
-                  }
-                  const Tensor log_sums = sums.get(), gr = scaled_gradient(g, divisor, v.dtype());
-                  Tensor dx = empty(v.sizes(), {.dtype = v.dtype(), .device = v.device()});
-                  if (dx.numel() != 0)
-                    launch::backend_of(v).cross_entropy_backward(
-                        context(), xc.view_of(), log_sums.view_of(), ids.view_of(),
-                        formula::optional_view(o.weight), o.ignore_index, o.label_smoothing,
-                        row_gradient(gr, v.sizes()[0]), dx.view_of());
-                  return {dx};
-                });
+  return record(
+      "cross_entropy", y, {r.x},
+      [x = Saved(r.x), target = Saved(r.target), sums = Saved(ahead ? Tensor() : log_sums), o, divisor, ahead,
+       sizes = r.sizes](const Tensor& g, Needs needs) -> GradList {
+        const Tensor v = x.get(), ids = target.get();
+        if (ahead && !grad_enabled())
+          if (auto made = ahead->take()) return times(g, *std::move(made), ids, o.ignore_index);
+        if (grad_enabled()) {
+          return formula::composed_backward(
+              [&](const std::vector<Tensor>& in) {
+                return std::vector<Tensor>{formula::reduce_rows(
+                    formula::composed_class_loss(log_softmax(in[0], 1), ids, o), ids, sizes, o)};
+              },
+              {v}, {g}, needs);
+        }
+        const Tensor xc = launch::contiguous(v);
+        if (ahead) {
+          const int64_t rows = v.sizes()[0];
+          const auto again = gradient_ahead(xc, ids, o, divisor, empty({rows}, {.dtype = v.dtype()}),
+                                            log_sums_of(rows, v.dtype(), v.device()));
+          return times(g, *again->take(), ids, o.ignore_index);
+        }
+        const Tensor log_sums = sums.get(), gr = scaled_gradient(g, divisor, v.dtype());
+        Tensor dx = empty(v.sizes(), {.dtype = v.dtype(), .device = v.device()});
+        if (dx.numel() != 0)
+          launch::backend_of(v).cross_entropy_backward(
+              context(), xc.view_of(), log_sums.view_of(), ids.view_of(), formula::optional_view(o.weight),
+              o.ignore_index, o.label_smoothing, row_gradient(gr, v.sizes()[0]), dx.view_of());
+        return {dx};
+      });
 }
 
 namespace {
@@ -384,11 +389,12 @@ Tensor loss_of_linear(const In& x, const In& weight, const In& bias, const In& t
   Tensor y = reduce_plain(losses, divisor, r, o);
   return record(
       name, y, {x, weight, bias},
-      [x = Saved(x), w = Saved(weight), b = Saved(bias), target = Saved(r.target), sums = Saved(log_sums), o,
-       t, loss_type, divisor, ahead, unit](const Tensor& g, Needs needs) -> GradList {
+      [x = Saved(x), w = Saved(weight), b = Saved(bias), target = Saved(r.target),
+       sums = Saved(ahead ? Tensor() : log_sums), o, t, loss_type, divisor, ahead,
+       unit](const Tensor& g, Needs needs) -> GradList {
+        const Tensor v = x.get(), m = w.get(), c = b.get(), ids = target.get();
         if (ahead && !grad_enabled())
-          if (auto made = ahead->of(g)) return *std::move(made);
-        const Tensor v = x.get(), m = w.get(), c = b.defined() ? b.get() : Tensor(), ids = target.get();
+          if (auto made = ahead->take()) return times(g, *std::move(made), ids, o.ignore_index);
         if (grad_enabled()) {
           return formula::composed_backward(
               [&](const std::vector<Tensor>& in) {
@@ -399,13 +405,13 @@ Tensor loss_of_linear(const In& x, const In& weight, const In& bias, const In& t
         }
         const LinearLoss again{launch::contiguous(launch::cast(v, t)), launch::contiguous(launch::cast(m, t)),
                                c.defined() ? launch::contiguous(launch::cast(c, t)) : Tensor(), ids, o};
-        const Tensor log_sums = sums.get();
-        if (ahead) {
-          const Tensor losses = launch::zeros({again.rows()}, loss_type, v.device());
-          return times(
-              g, forward_with_gradients(again, losses, log_sums, unit, needs[0], needs[1], needs[2]).list());
+        if (ahead) {  // with memory of its own, since several passes may run at once
+          const Tensor losses = empty({again.rows()}, {.dtype = loss_type, .device = v.device()});
+          const LinearGrads made = forward_with_gradients(
+              again, losses, log_sums_of(again.rows(), t, v.device()), unit, needs[0], needs[1], needs[2]);
+          return times(g, made.list(), ids, o.ignore_index);
         }
-        return gradients_again(again, log_sums, scaled_gradient(g, divisor, loss_type), needs).list();
+        return gradients_again(again, sums.get(), scaled_gradient(g, divisor, loss_type), needs).list();
       });
 }
 

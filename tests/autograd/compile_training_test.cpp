@@ -11,6 +11,7 @@
 #include <weft/tensor/factories.h>
 
 #include "../support/errors.h"
+#include "../support/golden.h"
 #include "../support/leaf.h"
 
 namespace weft::compile_tests {
@@ -141,6 +142,46 @@ TEST(CompileTraining, a_gradient_of_a_replay_is_a_fresh_tensor_that_backward_may
   EXPECT_EQ(values(w.grad()), (Steps{14, 12}));
   f(row({1, 1}));
   EXPECT_EQ(values(w.grad()), (Steps{1, 1}));
+}
+
+/// Gradients of a scaled loss by f and by its replays, which have the same bits for each gradient of the loss.
+template <class F> void expect_replayed_loss(const F& gradients) {
+  manual_seed(6);
+  auto f = compile(gradients);
+  const double factors[] = {0.5, 1, 2, test::kInf, -3, 1, test::kNan};
+  for (const double factor : factors) {
+    const Tensor x = randn({6, 5}), target = randint(0, 4, {6}), g = full({}, factor);
+    target.slice(0, 1, 3).fill_(-100);
+    EXPECT_TRUE(testing::same_bits(f(x, target, g), gradients(x, target, g))) << factor;
+  }
+  EXPECT_EQ(f.reason(), "");
+  EXPECT_GT(f.stats().replays, 3);
+}
+
+TEST(CompileTraining, a_scaled_class_loss_is_replayed) {
+  const Tensor w = randn({700, 5}).requires_grad_(), few = randn({5, 4}).requires_grad_();
+  for (const Reduction r : {Reduction::kMean, Reduction::kSum}) {
+    const auto loss = [=](const Tensor& x, const Tensor& target) {
+      return cross_entropy(matmul(x, few), target, {.reduction = r});
+    };
+    const auto fused = [=](const Tensor& x, const Tensor& target) {
+      return linear_cross_entropy(x, w, Tensor(), target, {.reduction = r});
+    };
+    expect_replayed_loss([=](const Tensor& x, const Tensor& target, const Tensor& g) {
+      return grad({loss(x, target)}, {few}, {g})[0];
+    });
+    expect_replayed_loss([=](const Tensor& x, const Tensor& target, const Tensor& g) {
+      return grad({fused(x, target)}, {w}, {g})[0];
+    });
+    for (const double factor : {1.0, 0.25}) {
+      expect_replayed_loss([=](const Tensor& x, const Tensor& target, const Tensor&) {
+        return grad({loss(x, target) * factor}, {few})[0];
+      });
+      expect_replayed_loss([=](const Tensor& x, const Tensor& target, const Tensor&) {
+        return grad({fused(x, target) * factor}, {w})[0];
+      });
+    }
+  }
 }
 
 TEST(CompileTraining, a_grad_that_f_has_not_made_is_not_replayed) {

@@ -1,6 +1,7 @@
 // cross_entropy's gradient that forward makes: against losses per row, whose backward makes it.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 
 #include <weft/autograd/ops/ops.h>
@@ -53,7 +54,7 @@ TEST_F(CrossEntropyAhead, has_the_same_bits_again_after_writes_to_the_first_one)
   EXPECT_TRUE(equal(grad({y}, {x}, {half})[0], want * 0.5));
 }
 
-TEST_F(CrossEntropyAhead, is_kept_while_other_multiples_of_it_are_asked_for) {
+TEST_F(CrossEntropyAhead, is_the_same_after_another_multiple_of_it) {
   const Tensor y = loss(), half = full({}, 0.5);
   Tensor scaled = grad({y}, {x}, {half}, {.retain_graph = true})[0];
   const Tensor want = scaled * 2;
@@ -101,6 +102,17 @@ TEST_F(CrossEntropyAhead, is_that_of_losses_per_row_where_the_first_classes_are_
     EXPECT_TRUE(close(grad({cross_entropy(wide, target, sum)}, {wide})[0],
                       grad({cross_entropy(wide, target, none).sum()}, {wide})[0], 1e-12, 1e-12))
         << masked;
+  }
+}
+
+TEST_F(CrossEntropyAhead, is_zero_in_ignored_rows_where_that_of_the_loss_is_not_finite) {
+  const NoGrad guard;
+  target.slice(0, 3, 5).fill_(-100);
+  const EnableGrad scope;
+  for (const double g : {std::numeric_limits<double>::infinity(), std::nan("")}) {
+    const Tensor dx = grad({loss()}, {x}, {full({}, g)})[0];
+    EXPECT_TRUE(equal(dx.slice(0, 3, 5), zeros({2, 5000}))) << g;
+    EXPECT_FALSE(any(isfinite(dx[0])).item<bool>()) << g;
   }
 }
 

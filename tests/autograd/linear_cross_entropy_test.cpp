@@ -176,6 +176,23 @@ TEST(LinearCrossEntropy, has_the_same_gradients_again_after_writes_to_the_first_
   }
 }
 
+TEST(LinearCrossEntropy, gives_ignored_rows_no_gradient_where_that_of_the_loss_is_not_finite) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  for (const int64_t classes : {30, 700})
+    for (const double g : {kInfinity, std::nan("")}) {
+      LossInputs in({.rows = 6, .width = 4, .classes = classes});
+      in.target.slice(0, 3, 5).fill_(-100);
+      const auto some = grad({linear_cross_entropy(in.x, in.w, in.b, in.target)}, in.leaves(), {full({}, g)});
+      EXPECT_TRUE(equal(some[0].slice(0, 3, 5), zeros({2, 4}))) << g;
+      EXPECT_FALSE(any(isfinite(some[0][0])).item<bool>()) << g;
+      in.target.fill_(-100);
+      const CrossEntropyOptions sum{.reduction = Reduction::kSum};
+      const auto none =
+          grad({linear_cross_entropy(in.x, in.w, in.b, in.target, sum)}, in.leaves(), {full({}, g)});
+      for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(equal(none[i], zeros(none[i].sizes()))) << g << ", " << i;
+    }
+}
+
 TEST(LinearCrossEntropy, refuses_a_target_beyond_many_classes) {
   LossInputs in({.rows = 4, .width = 3, .classes = 1000});
   in.target.slice(0, 2, 3).fill_(1000);

@@ -108,5 +108,22 @@ TEST(SteadyMemory, a_language_model_step_with_a_fused_loss_touches_no_fresh_page
   expect_no_fresh_pages(true);
 }
 
+TEST(SteadyMemory, a_multiple_of_a_loss_needs_no_more_memory_for_its_backward_than_the_loss) {
+  if (!keeps_freed_blocks()) GTEST_SKIP() << "freed memory is not kept here";
+  const ThreadScope one(1);
+  const Tensor target = randint(0, 20000, {64});
+  const Tensor x = randn({64, 20000}).requires_grad_(), w = randn({20000, 64}).requires_grad_();
+  const auto backward_of = [&](const Tensor& loss) {
+    empty_cache();
+    const int64_t before = memory_stats().reserved;
+    loss.backward();
+    for (const Tensor& leaf : {x, w}) leaf.zero_grad();
+    return memory_stats().reserved - before;
+  };
+  constexpr int64_t kGradient = 64 * 20000 * 4;
+  EXPECT_LT(backward_of(cross_entropy(x, target) * 0.25), kGradient / 2);
+  EXPECT_LT(backward_of(linear_cross_entropy(rand({64, 64}), w, Tensor(), target) * 0.25), kGradient / 2);
+}
+
 }  // namespace
 }  // namespace weft::optim
