@@ -60,6 +60,23 @@ CrossEntropyOptions plain_options(const CrossEntropyOptions& options, DType t) {
   return o;
 }
 
+// The same kept for backward, the class weights as each saved tensor.
+class SavedOptions {
+ public:
+  explicit SavedOptions(const CrossEntropyOptions& o) : rest_(o), weight_(o.weight) {
+    rest_.weight = Tensor();
+  }
+  CrossEntropyOptions get() const {
+    CrossEntropyOptions o = rest_;
+    o.weight = weight_.get();
+    return o;
+  }
+
+ private:
+  CrossEntropyOptions rest_;
+  Saved weight_;
+};
+
 // The gradient of each row's loss if that of the result is 1.
 Tensor unit_gradient(const Tensor& losses, const Tensor& divisor) {
   return divisor.defined() ? launch::unary(Unary::kRdivScalar, divisor, 1) : formula::number_like(losses, 1);
@@ -149,9 +166,10 @@ Tensor cross_entropy(Fp32Arg logits, In target, const CrossEntropyOptions& optio
   Tensor y = reduce_plain(losses, divisor, r, o);
   return record(
       "cross_entropy", y, {r.x},
-      [x = Saved(r.x), target = Saved(r.target), sums = Saved(ahead ? Tensor() : log_sums), o, divisor, ahead,
-       sizes = r.sizes](const Tensor& g, Needs needs) -> GradList {
+      [x = Saved(r.x), target = Saved(r.target), sums = Saved(ahead ? Tensor() : log_sums),
+       options = SavedOptions(o), divisor, ahead, sizes = r.sizes](const Tensor& g, Needs needs) -> GradList {
         const Tensor v = x.get(), ids = target.get();
+        const CrossEntropyOptions o = options.get();
         if (ahead && !grad_enabled())
           if (auto made = ahead->take()) return times(g, *std::move(made), ids, o.ignore_index);
         if (grad_enabled()) {
@@ -390,9 +408,10 @@ Tensor loss_of_linear(const In& x, const In& weight, const In& bias, const In& t
   return record(
       name, y, {x, weight, bias},
       [x = Saved(x), w = Saved(weight), b = Saved(bias), target = Saved(r.target),
-       sums = Saved(ahead ? Tensor() : log_sums), o, t, loss_type, divisor, ahead,
+       sums = Saved(ahead ? Tensor() : log_sums), options = SavedOptions(o), t, loss_type, divisor, ahead,
        unit](const Tensor& g, Needs needs) -> GradList {
         const Tensor v = x.get(), m = w.get(), c = b.get(), ids = target.get();
+        const CrossEntropyOptions o = options.get();
         if (ahead && !grad_enabled())
           if (auto made = ahead->take()) return times(g, *std::move(made), ids, o.ignore_index);
         if (grad_enabled()) {

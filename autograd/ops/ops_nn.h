@@ -94,7 +94,8 @@ struct CrossEntropyOptions {
 /// Throws: as cross_entropy; ValueError unless label_smoothing is 0.
 WEFT_API Tensor nll_loss(Fp32Arg x, In target, const CrossEntropyOptions& options = {});
 /// nll_loss of log_softmax in one pass each way. On the CPU, forward also makes the gradient of a recorded
-/// mean or sum of float32 or float64, in memory of the logits' size. Backward then has no pass.
+/// mean or sum of float32 or float64, in memory of the logits' size. The first backward takes that memory. It
+/// has no pass, or one in place for a multiple of the loss. A later one computes the gradient again.
 /// Shape: logits [N, C], [C] or [N, C, ..], target [N], [] or [N, ..], int64 or int32.
 /// Grad: g * weight[t] * (softmax - smoothed target).
 /// Throws: IndexError for a target outside [0, C) other than ignore_index. ShapeError for a target or weight

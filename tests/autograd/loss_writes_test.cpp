@@ -1,4 +1,4 @@
-// Tensors that the backward of a class loss needs, written after forward: logits and targets.
+// Tensors that the backward of a class loss needs, written after forward: logits, targets, class weights.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -7,10 +7,14 @@
 
 #include <weft/autograd/ops/ops.h>
 #include <weft/autograd/tape/engine.h>
+#include <weft/autograd/tape/saved_hooks.h>
 #include "support/errors.h"
+#include "support/golden.h"
 
 namespace weft {
 namespace {
+
+using testing::close;
 
 /// A loss over inputs of its own.
 struct SavedLoss {
@@ -69,11 +73,45 @@ void expect_refused(const std::function<Tensor(const SavedLoss&)>& written) {
   });
 }
 
+TEST(LossWrites, of_class_weights_are_noticed) {
+  expect_refused([](const SavedLoss& loss) { return loss.weight; });
+}
 TEST(LossWrites, of_logits_are_noticed) {
   expect_refused([](const SavedLoss& loss) { return loss.x; });
 }
 TEST(LossWrites, of_targets_are_noticed) {
   expect_refused([](const SavedLoss& loss) { return loss.target; });
+}
+
+TEST(LossWrites, of_class_weights_leave_the_gradient_of_nll_loss) {
+  manual_seed(3);
+  for (const Reduction r : {Reduction::kNone, Reduction::kMean, Reduction::kSum}) {
+    SavedLoss loss("nll_loss", r);
+    const Tensor y = loss(), before = loss.gradients(y)[0].clone();
+    loss.weight.fill_(10);
+    EXPECT_TRUE(equal(loss.gradients(y)[0], before));
+  }
+}
+
+TEST(LossWrites, of_class_weights_are_allowed_where_hooks_have_stored_them) {
+  for_each_loss([](SavedLoss loss) {
+    const std::vector<Tensor> want = loss.gradients(loss());
+    int packed = 0;
+    Tensor y;
+    {
+      const SavedTensorHooks hooks(
+          [&](const Tensor& t) {
+            packed += t.sizes() == loss.weight.sizes() && equal(t, loss.weight);
+            return std::any(t.clone());
+          },
+          [](const std::any& a) { return std::any_cast<Tensor>(a); });
+      y = loss();
+    }
+    EXPECT_EQ(packed, 1);
+    loss.weight.fill_(10);
+    const std::vector<Tensor> found = loss.gradients(y);
+    for (size_t i = 0; i < want.size(); ++i) EXPECT_TRUE(close(found[i], want[i], 1e-4, 1e-6)) << i;
+  });
 }
 
 }  // namespace
