@@ -296,7 +296,8 @@ endforeach()
 # threads. Their groups as a whole would take minutes to compile for it, and hardly use another thread.
 if(CMAKE_BUILD_TYPE STREQUAL "Tsan")
   set(sources kernels/pool kernels/allocator autograd/parameter_lock autograd/compile autograd/compile_threads
-    autograd/engine autograd/function autograd/loss_threads autograd/pass nn/packs optim/catch_up optim/optimizer)
+    autograd/engine autograd/function autograd/loss_threads autograd/pass nn/packs optim/catch_up
+    optim/optimizer)
   list(TRANSFORM sources REPLACE "(.+)" "${tests}/\\1_test.cpp")
   weft_program(test_threads weft_test_support ${sources})
   target_compile_options(test_threads PRIVATE ${test_level})

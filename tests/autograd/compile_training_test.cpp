@@ -144,7 +144,7 @@ TEST(CompileTraining, a_gradient_of_a_replay_is_a_fresh_tensor_that_backward_may
   EXPECT_EQ(values(w.grad()), (Steps{1, 1}));
 }
 
-/// Gradients of a scaled loss by f and by its replays, which have the same bits for each gradient of the loss.
+/// Gradients of a scaled loss by f and by its replays. They have the same bits for each gradient of the loss.
 template <class F> void expect_replayed_loss(const F& gradients) {
   manual_seed(6);
   auto f = compile(gradients);
