@@ -292,8 +292,7 @@ foreach(folder ${groups})
   endif()
 endforeach()
 
-# The thread sanitizer runs these files of the core's groups: they read, step, compile and allocate on several
-# threads. Their groups as a whole would take minutes to compile for it, and hardly use another thread.
+# Files of the core's groups with threads, for the thread sanitizer: whole groups take minutes to compile.
 if(CMAKE_BUILD_TYPE STREQUAL "Tsan")
   set(sources kernels/pool kernels/allocator autograd/parameter_lock autograd/compile autograd/compile_threads
     autograd/engine autograd/function autograd/loss_threads autograd/pass nn/packs optim/catch_up
