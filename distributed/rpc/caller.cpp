@@ -60,23 +60,23 @@ CallId Caller::start(Life to, Kind kind, Message message, const CallOptions& cal
         PeerLost(name, str("worker '", name, "' is lost: another life has taken its place"))));
     return {};
   }
-  Peer& p = peers_.of(to);
+  PeerTable::Hold hold(peers_);
+  Peer& p = peers_.of(to, &hold);
+  PendingCall call;
   try {
     core_.interceptors.each(
         [&](Interceptor& i) { i.request_sending(core_.owner, p.life(), kind, call_options.what, message); });
     devices_.seal_for(p, message);
+    call.context = capture_context();
+    if (open_accelerators() > 0) call.streams = current_streams(false);
   } catch (...) {  // for example, no memory for the copies of its tensors
     discard(p, kind, message);
-    peers_.give_up(p.life());
     throw;
   }
 
-  PendingCall call;
   call.kind = kind;
   call.message = std::move(message);
-  call.context = capture_context();
   call.context.endpoint = core_.owner.shared_from_this();
-  if (open_accelerators() > 0) call.streams = current_streams(false);
   call.sink = std::move(sink);
   call.what = call_options.what;
   call.started = call.sent = core_.runtime->now();
@@ -111,12 +111,11 @@ CallId Caller::start(Life to, Kind kind, Message message, const CallOptions& cal
   if (is_charged(kind)) {
     try {
       call.charge = core_.budget.open(p, wire_bytes(call.message), call.context.serving != 0, call.waits);
-    } catch (const Overloaded&) {
+    } catch (...) {  // Overloaded, or no memory
       refused = std::current_exception();
     }
   }
   const std::shared_ptr<Charge> waiting = call.waits ? call.charge : nullptr;
-  bool unneeded = false;
   const bool fenced = is_held_by_fence(kind) && core_.fence.closed();
   try {
     MutexLock lock(p.mutex);
@@ -130,7 +129,8 @@ CallId Caller::start(Life to, Kind kind, Message message, const CallOptions& cal
       refused = std::make_exception_ptr(PeerLost(
           p.name, str("worker '", p.name, "' ", p.left ? "has left the group" : "is lost", ": ", p.why)));
     } else if (call.unneeded()) {  // end_unneeded() may have read this table
-      unneeded = true;
+      lock.unlock();
+      refused = unneeded_error(p, call);
     } else {
       const bool first = p.pending.empty();
       if (!p.wanted()) p.heard = call.started;
@@ -153,11 +153,9 @@ CallId Caller::start(Life to, Kind kind, Message message, const CallOptions& cal
     refused = std::current_exception();
   }
   // NOLINTBEGIN(bugprone-use-after-move): `call` was not moved on this path
-  if (unneeded) refused = unneeded_error(p, call);
   if (refused) {
     discard(p, kind, call.message);
     release(p, call, 0);
-    peers_.give_up(p.life());  // if of() has made it for this call
     call.sink->on_error(std::move(refused));
     return {};
   }
@@ -166,23 +164,22 @@ CallId Caller::start(Life to, Kind kind, Message message, const CallOptions& cal
     core_.counters.calls.fetch_add(1, std::memory_order_relaxed);
     core_.counters.active_client.fetch_add(1, std::memory_order_relaxed);
   }
+  const Outgoing call_out{e.sequence, kind, deadline};
   try {
     alarm_.set(p, wake);
-  } catch (const std::bad_alloc&) {  // its deadline would not end it
+    if (waiting) {
+      if (core_.budget.wait(waiting, e.sequence)) ask(p);
+      if (core_.budget.begin_starting()) start_waiting();
+    } else if (!ready) {
+      send_when_ready(p, call_out, staging);
+    } else if (!waits) {
+      transmit(p, call_out, std::move(bytes), std::move(payloads));
+    }
+  } catch (const std::bad_alloc&) {  // its deadline, or the room that it waits for, would not come to it
     fail(p, e.sequence, std::current_exception());
     return {};
   }
-  const Outgoing call_out{e.sequence, kind, deadline};
-  const CallId id{&p, e.sequence};
-  if (waiting) {
-    if (core_.budget.wait(waiting, e.sequence)) ask(p);
-    if (core_.budget.begin_starting()) start_waiting();
-  } else if (!ready) {
-    send_when_ready(p, call_out, staging);
-  } else if (!waits) {
-    transmit(p, call_out, std::move(bytes), std::move(payloads));
-  }
-  return id;
+  return {&p, e.sequence};
 }
 
 bool Caller::cancel(const CallId& id) {

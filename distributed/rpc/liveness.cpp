@@ -238,7 +238,8 @@ Peer& Liveness::live(Peer& p, Incarnation told) {
 
 void Liveness::watch(Life life, int delta) {
   if (foreign(life)) return;
-  Peer* const found = delta > 0 ? &peers_.of(life) : peers_.find(life);
+  PeerTable::Hold hold(peers_);
+  Peer* const found = delta > 0 ? &peers_.of(life, &hold) : peers_.find(life);
   if (!found) return;  // a past life
   Peer& p = *found;
   TimePoint wake = kNever;

@@ -68,7 +68,7 @@ std::unique_ptr<Peer> PeerTable::make(Life life, const std::string& name, bool t
   return fresh;
 }
 
-Peer& PeerTable::of(Life life) {
+Peer& PeerTable::of(Life life, Hold* hold) {
   Peer& current = at(life.id);
   const Incarnation known = current.incarnation.load();
   if (life.incarnation.value == 0 || known.value == 0 || known == life.incarnation) return current;
@@ -76,41 +76,60 @@ Peer& PeerTable::of(Life life) {
   MutexLock lock(mutex_);
   Peer& now = *peers_[life.id.value];
   if (now.life() == life) return now;
-  const auto past = past_.find(life);
-  if (past != past_.end() && !is_waiting(*past->second)) return *past->second;
-  if (expected_.size() >= kMostExpected && expected_.count(life) == 0)
-    throw PeerLost(str("#", life.id.value), "too many lives are named here that this worker was not told of");
-  if (past != past_.end()) fresh = std::move(past_.extract(past).mapped());
-  return *expected_.emplace(life, std::move(fresh)).first->second;
+  auto place = expected_.find(life);
+  if (place == expected_.end()) {
+    const auto past = past_.find(life);
+    if (past != past_.end() && !is_waiting(*past->second)) return *past->second;
+    if (expected_.size() >= kMostExpected)
+      throw PeerLost(str("#", life.id.value),
+                     "too many lives are named here that this worker was not told of");
+    place = past != past_.end() ? expected_.insert(past_.extract(past)).position
+                                : expected_.emplace(life, std::move(fresh)).first;
+  }
+  Peer& p = *place->second;
+  if (hold) {
+    MutexLock inner(p.mutex);
+    ++p.holds;
+    hold->peer_ = &p;
+  }
+  return p;
+}
+
+PeerTable::Hold::~Hold() {
+  if (!peer_) return;
+  {
+    MutexLock lock(peer_->mutex);
+    --peer_->holds;
+  }
+  table_.give_up(peer_->life());
 }
 
 Peer& PeerTable::succeed(Peer& before, Incarnation next, TimePoint now) {
-  const auto tell = [now](Peer& p) {
-    MutexLock lock(p.mutex);
-    if (p.told) return;
-    p.told = p.ask_now = true;  // for the calls that have waited
-    p.lost = false;
-    p.why.clear();
-    p.heard = now;
-  };
-  // before its messages are taken, so that none finds it lost
-  if (Peer* const expected = find({before.id, next})) tell(*expected);
-  auto fresh = make({before.id, next}, name(before), true);
-  Peer* current = nullptr;
-  {
-    MutexLock lock(mutex_);
-    auto& place = peers_[before.id.value];
-    if (place.get() == &before) {
-      past_.emplace(place->life(), std::move(place));
-      if (auto expected = expected_.extract({before.id, next})) fresh = std::move(expected.mapped());
-      else if (auto given_up = past_.extract({before.id, next})) fresh = std::move(given_up.mapped());
-      place = std::move(fresh);
-      current_.set(before.id, place.get());
+  const Life life{before.id, next};
+  auto fresh = make(life, name(before), true);
+  Lives one;
+  one.emplace(life, nullptr);
+  auto left = one.extract(one.begin());  // the memory for a past life: below, no allocation may fail
+  MutexLock lock(mutex_);
+  auto& place = peers_[before.id.value];
+  if (place.get() != &before) return *place;
+  if (auto expected = expected_.extract(life)) fresh = std::move(expected.mapped());
+  else if (auto given_up = past_.extract(life)) fresh = std::move(given_up.mapped());
+  {  // before its messages are taken, so that none finds it lost
+    MutexLock inner(fresh->mutex);
+    if (!fresh->told) {
+      fresh->told = fresh->ask_now = true;  // for the calls that have waited
+      fresh->lost = false;
+      fresh->why.clear();
+      fresh->heard = now;
     }
-    current = place.get();
   }
-  tell(*current);
-  return *current;
+  current_.set(before.id, fresh.get());
+  left.key() = place->life();
+  left.mapped() = std::move(place);
+  past_.insert(std::move(left));
+  place = std::move(fresh);
+  return *place;
 }
 
 Peer* PeerTable::past(Life life) {
@@ -119,15 +138,16 @@ Peer* PeerTable::past(Life life) {
   return found == past_.end() ? nullptr : found->second.get();
 }
 
-void PeerTable::give_up(Life life) {
+void PeerTable::give_up(Life life) noexcept {
   MutexLock lock(mutex_);
   const auto expected = expected_.find(life);
   if (expected == expected_.end()) return;
   {
-    MutexLock inner(expected->second->mutex);
-    if (!expected->second->lost && expected->second->wanted()) return;
+    Peer& p = *expected->second;
+    MutexLock inner(p.mutex);
+    if (p.holds > 0 || (!p.lost && p.wanted())) return;
   }
-  past_.emplace(life, std::move(expected_.extract(expected).mapped()));
+  past_.insert(expected_.extract(expected));
 }
 
 bool PeerTable::told(Life life) {

@@ -156,6 +156,7 @@ struct Peer {
   std::deque<uint64_t> droppable WEFT_GUARDED_BY(mutex);  ///< replies that were sent, the oldest first
   FinishedSet finished WEFT_GUARDED_BY(mutex);
   // liveness
+  int holds WEFT_GUARDED_BY(mutex) = 0;  ///< PeerTable::Hold
   int watchers WEFT_GUARDED_BY(mutex) = 0;
   TimePoint heard WEFT_GUARDED_BY(mutex), asked WEFT_GUARDED_BY(mutex);
   bool ask_now WEFT_GUARDED_BY(mutex) = false;
@@ -197,21 +198,35 @@ struct Peer {
 /// others name before this worker learns of it is kept apart until then.
 class PeerTable {
  public:
+  /// An expected life stays expected while a call or a watch of it begins. At the end of the Hold it is given
+  /// up, unless something is held for it. Costs nothing for the current life.
+  class Hold {
+   public:
+    explicit Hold(PeerTable& table) : table_(table) {}
+    Hold(const Hold&) = delete;
+    ~Hold();
+
+   private:
+    friend class PeerTable;
+    PeerTable& table_;
+    Peer* peer_ = nullptr;
+  };
   /// The current life of a worker; created when it is missing. Throws: ValueError for an id out of range.
   Peer& at(WorkerId id);
   Peer* find(WorkerId id);  ///< null when missing
   Peer* find(Life life);    ///< null when missing, or when that is a past life
   /// The same, with the past lives. A life of which this worker has not learned yet is created: another
-  /// worker knows it already. Throws: ValueError for an id out of range; PeerLost for too many such lives.
-  Peer& of(Life life);
+  /// worker knows it already. `hold` then keeps it. Throws: ValueError for an id out of range; PeerLost for
+  /// too many such lives.
+  Peer& of(Life life, Hold* hold = nullptr);
   /// Whether this worker has learned of that life, be it the current life or a past life.
   bool told(Life life);
   /// The life with that incarnation, in the place of `before`, unless that has a successor already. If it
   /// counted as lost because this worker had not learned of it, it lives again: nothing was sent to it.
   Peer& succeed(Peer& before, Incarnation next, TimePoint now);
   /// That expected life was not announced for a lease: it joins the past lives until a call or its
-  /// announcement comes. A life under lease stays until it is lost.
-  void give_up(Life life);
+  /// announcement comes. A life under lease stays until it is lost, and one with a Hold until that ends.
+  void give_up(Life life) noexcept;
   bool lost(Life life);        ///< it is known to be lost or to have left
   std::vector<Peer*> all();    ///< the current lives and those expected, by id
   std::vector<Peer*> shown();  ///< the same, which counts no visits
@@ -235,9 +250,10 @@ class PeerTable {
   mutable Mutex mutex_;
   inner::TableById<Peer> current_;  ///< of peers_
   std::unordered_map<int32_t, std::unique_ptr<Peer>> peers_ WEFT_GUARDED_BY(mutex_);
-  std::unordered_map<Life, std::unique_ptr<Peer>> past_ WEFT_GUARDED_BY(mutex_);
+  using Lives = std::map<Life, std::unique_ptr<Peer>>;  ///< a life moves to another one without an allocation
+  Lives past_ WEFT_GUARDED_BY(mutex_);
   static constexpr size_t kMostExpected = 4096;
-  std::map<Life, std::unique_ptr<Peer>> expected_ WEFT_GUARDED_BY(mutex_);  // not announced yet
+  Lives expected_ WEFT_GUARDED_BY(mutex_);  // not announced yet
   IdsByName ids_by_name_;
 };
 
