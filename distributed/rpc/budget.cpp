@@ -64,10 +64,11 @@ bool Budget::wait(const std::shared_ptr<Charge>& charge, uint64_t sequence) {
   MutexLock lock(mutex_);
   if (charge->state == Charge::State::kEnded) return false;
   Account& a = accounts_[charge->to];
+  if (!a.listed) queues_.push_back(&a);
+  a.listed = true;
+  a.waiting.emplace(sequence, charge);
   charge->state = Charge::State::kWaits;
   charge->sequence = sequence;
-  a.waiting.emplace(sequence, charge);
-  if (!std::exchange(a.listed, true)) queues_.push_back(&a);
   ++waiting_;
   ++waits_;
   waiting_bytes_ += charge->bytes;

@@ -268,27 +268,33 @@ void Liveness::process_ended(Life life) {
 void Liveness::check_told(Life life) {
   if (peers_.told(life)) return;
   Peer& p = peers_.of(life);
-  const TimePoint now = core_.runtime->now();
-  TimePoint end;
-  bool late = false;
-  std::string name;
-  {
-    MutexLock lock(p.mutex);
-    if (p.told) return;
-    if (p.heard == TimePoint()) p.heard = now;
-    end = p.heard + core_.options.lease;
-    late = p.lost || now >= end;
-    name = p.name;
+  try {
+    const TimePoint now = core_.runtime->now();
+    TimePoint end;
+    bool late = false;
+    std::string name;
+    {
+      MutexLock lock(p.mutex);
+      if (p.told) return;
+      if (p.heard == TimePoint()) p.heard = now;
+      end = p.heard + core_.options.lease;
+      late = p.lost || now >= end;
+      name = p.name;
+    }
+    const std::string text =
+        str("worker '", core_.self.name, "' was not told of this life of worker '", name, "' ");
+    if (late) {
+      const double lease = std::chrono::duration<double>(core_.options.lease).count();
+      throw PeerLost(name, str(text, "for ", lease, " s"));
+    }
+    alarm_.set(p, end);
+    throw PutOff(text + "yet");
+  } catch (const PutOff&) {
+    throw;
+  } catch (...) {  // of() has made it or taken it back, and no alarm would end it
+    peers_.give_up(life);
+    throw;
   }
-  const std::string text =
-      str("worker '", core_.self.name, "' was not told of this life of worker '", name, "' ");
-  if (late) {
-    peers_.give_up(life);  // of() may have taken it back
-    const double lease = std::chrono::duration<double>(core_.options.lease).count();
-    throw PeerLost(name, str(text, "for ", lease, " s"));
-  }
-  alarm_.set(p, end);
-  throw PutOff(text + "yet");
 }
 
 bool Liveness::is_lost(Life life) const { return foreign(life) || peers_.lost(life); }

@@ -197,8 +197,28 @@ void expect_one_end(int before, std::shared_ptr<Interceptor> refuses = nullptr) 
 }
 
 TEST_F(ExpectedLivesNoMemory, a_first_call_to_a_life_ends_once) { expect_one_end(0); }
+TEST_F(ExpectedLivesNoMemory, a_call_that_waits_for_credit_ends_once) { expect_one_end(1); }
 TEST_F(ExpectedLivesNoMemory, a_refused_call_ends_once) {
   expect_one_end(0, std::make_shared<RefusesSome>(1));
+}
+
+TEST_F(ExpectedLivesNoMemory, a_life_that_a_request_names_is_given_up_after_a_lease) {
+  bool was_short = true;
+  for (int left = 0; was_short; ++left) {
+    ASSERT_LT(left, 100) << "one look needs a limited number of allocations";
+    Cluster c(lease_of_a_second(2));
+    c.runtime().sleep_for(1ms);  // at time 0 nothing was heard
+    {
+      const NoMemory scarce(left, 1);
+      try {
+        check_told(*c.agent(0), kStranger);
+      } catch (const std::exception&) {
+      }
+      was_short = scarce.was_short();
+    }
+    c.runtime().sleep_for(3s);
+    EXPECT_EQ(lives_of(c), 2U) << left;
+  }
 }
 
 void rename(Peer& p, const std::string& name) {
