@@ -1,6 +1,5 @@
 // The limits of a container: quotas and limits of both versions of control groups, of the group itself and of
 // those above it.
-#include <sched.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -9,6 +8,8 @@
 #include <gtest/gtest.h>
 
 #include <weft/kernels/cpu/limits.h>
+
+#include "support/one_cpu.h"
 
 namespace weft::kernels {
 namespace {
@@ -89,15 +90,9 @@ TEST(Limits, the_largest_cache_counts_within_bounds) {
 }
 
 TEST(Limits, threads_follow_the_affinity_mask) {
-  cpu_set_t before, one;
-  ASSERT_EQ(sched_getaffinity(0, sizeof before, &before), 0);
-  int first = 0;
-  while (!CPU_ISSET(first, &before)) ++first;
-  CPU_ZERO(&one);
-  CPU_SET(first, &one);
-  ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+  const test::OneCpu one;
+  ASSERT_TRUE(one.bound());
   EXPECT_EQ(usable_cpus(), 1);
-  sched_setaffinity(0, sizeof before, &before);
 }
 
 }  // namespace

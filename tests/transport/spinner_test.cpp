@@ -2,6 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <weft/distributed/transport/inner/spinner.h>
+#include <weft/kernels/cpu/limits.h>
+
+#include "support/one_cpu.h"
 
 namespace weft::rpc {
 namespace {
@@ -135,8 +138,18 @@ TEST(Spinner, without_a_time_it_never_looks) {
 TEST(Spinner, the_option_sets_its_time) {
   EXPECT_EQ(inner::longest_spin(20us), 20us);
   EXPECT_EQ(inner::longest_spin(0us), 0us);
-  const Duration chosen = inner::longest_spin(-1us);
-  EXPECT_TRUE(chosen == inner::kDefaultSpin || chosen == Duration::zero());
+}
+
+TEST(Spinner, the_default_follows_the_processors_of_the_process) {
+  EXPECT_EQ(inner::kDefaultSpin, 50us);
+  {
+    const test::OneCpu one;
+    ASSERT_TRUE(one.bound());
+    EXPECT_EQ(inner::longest_spin(-1us), 0us);
+  }
+  if (kernels::usable_cpus() > 1) {  // the mask and the quota leave several here
+    EXPECT_EQ(inner::longest_spin(-1us), 50us);
+  }
 }
 
 }  // namespace
