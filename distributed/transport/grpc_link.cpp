@@ -194,7 +194,7 @@ void GrpcEngine::start() {
 void GrpcEngine::request_call() {
   auto& g = *grpc_;
   g.new_call = nullptr;
-  handoff();
+  handoff_.pass();
   grpc_server_request_call(g.server->get(), &g.new_call, &g.new_details, &g.new_metadata, g.queue, g.queue,
                            as_tag(g.accept));
 }
@@ -233,7 +233,7 @@ Link* GrpcEngine::connect(const LinkTarget& target, std::shared_ptr<void> owner,
   in[1].data.recv_message.recv_message = c.incoming.place();
   grpc_call* call = c.call;
   grpc_call_ref(call);  // the link may end before all batches have started
-  handoff();
+  handoff_.pass();
   grpc_call_start_batch(call, &status, 1, as_tag(c.status), nullptr);
   grpc_call_start_batch(call, &out, 1, as_tag(c.write), nullptr);
   grpc_slice_unref(first.value);
@@ -266,7 +266,7 @@ bool GrpcEngine::write(Link& link, Frame frame, bool) {
   auto& c = calls_of(link);
   grpc_op ops[2];
   const size_t n = send_frame(link, std::move(frame), ops);
-  handoff();
+  handoff_.pass();
   grpc_call_start_batch(c.call, ops, n, as_tag(c.write), nullptr);
   return false;
 }
@@ -277,7 +277,7 @@ void GrpcEngine::finish(Link& link) {
   grpc_op ops[2];
   size_t n = begin_sending(link, ops);
   ops[n++] = make_op(link.accepted ? GRPC_OP_SEND_STATUS_FROM_SERVER : GRPC_OP_SEND_CLOSE_FROM_CLIENT);
-  handoff();
+  handoff_.pass();
   grpc_call_start_batch(c.call, ops, n, as_tag(c.finish), nullptr);
 }
 
@@ -289,7 +289,7 @@ void GrpcEngine::refuse(Link& link, Frame frame) {
   ops[n] = make_op(GRPC_OP_SEND_STATUS_FROM_SERVER);
   ops[n].data.send_status_from_server.status = GRPC_STATUS_FAILED_PRECONDITION;
   ops[n++].data.send_status_from_server.status_details = &details;
-  handoff();
+  handoff_.pass();
   grpc_call_start_batch(c.call, ops, n, as_tag(c.finish), nullptr);
 }
 
@@ -307,7 +307,7 @@ void GrpcEngine::read(GrpcLink& link) {
   ++c.pending;
   grpc_op op = make_op(GRPC_OP_RECV_MESSAGE);
   op.data.recv_message.recv_message = c.incoming.place();
-  handoff();
+  handoff_.pass();
   grpc_call_start_batch(c.call, &op, 1, as_tag(c.read), nullptr);
 }
 
@@ -406,7 +406,7 @@ bool GrpcEngine::poll(TimePoint deadline) {
   grpc_event event{};
   if (g.unread.empty()) next_event(g.queue, *g.spinner, runtime_, deadline, event);
   else event = grpc_completion_queue_next(g.queue, gpr_time_0(GPR_CLOCK_MONOTONIC), nullptr);
-  handoff();
+  handoff_.pass();
   if (event.type == GRPC_QUEUE_SHUTDOWN) return false;
   if (event.type == GRPC_OP_COMPLETE) {
     auto* tag = from_tag(event.tag);
@@ -423,8 +423,9 @@ bool GrpcEngine::poll(TimePoint deadline) {
     }
   }
   if (!g.unread.empty() && (event.type == GRPC_QUEUE_TIMEOUT || ++g.events >= kEventsPerTurn)) take_turn();
+  if (!g.server_down) return true;  // so an event of a running engine takes no lock here
   MutexLock lock(mutex_);
-  if (!stopping_ || !g.server_down || !links_.empty()) return true;
+  if (!stopping_ || !links_.empty()) return true;
   ended_ = true;
   lock.unlock();
   drain();

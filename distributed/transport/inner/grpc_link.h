@@ -4,7 +4,7 @@
 // polls it (Runtime::start_poller), one thread at a time. Any thread may start a write; gRPC then usually
 // writes to the socket in the same call.
 //
-// Thread sanitizer cannot see into gRPC, so each hand-over to it and back locks and unlocks `handoff_`.
+// Each hand-over of data to gRPC and back passes `handoff_`, for the thread sanitizer.
 #pragma once
 
 #include <atomic>
@@ -18,6 +18,7 @@
 #include <weft/distributed/transport/grpc_transport.h>
 #include <weft/distributed/transport/inner/frame.h>
 #include <weft/distributed/transport/inner/grpc_ends.h>
+#include <weft/distributed/transport/inner/handoff.h>
 #include <weft/distributed/transport/inner/link.h>
 
 namespace weft::rpc::inner {
@@ -75,12 +76,11 @@ class GrpcEngine final : public LinkEngine, private Poller {
   void take_turn();
   void done(GrpcLink& link);
   bool add(GrpcLink* link);
-  void handoff() { MutexLock lock(handoff_); }
 
   Runtime& runtime_;
   LinkEvents& events_;
   std::unique_ptr<Grpc> grpc_;
-  Mutex handoff_;
+  Handoff handoff_;
   Mutex mutex_;
   std::unordered_set<GrpcLink*> links_ WEFT_GUARDED_BY(mutex_);
   bool stopping_ WEFT_GUARDED_BY(mutex_) = false;
