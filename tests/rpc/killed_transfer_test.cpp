@@ -28,7 +28,7 @@ using namespace std::chrono_literals;
 
 constexpr int64_t kTransferred = 500'000;  // floats: large enough for shared memory
 // No lease and no deadline of a call ends in that time. It is no measure, since a busy machine may be slow:
-// the test prints the time that it took, and bench/NOTES.md has some.
+// the test prints the time that it took, and bench/NOTES_CALLS.md has some.
 constexpr Duration kSoon = 10s;
 
 std::atomic<bool> g_point_reached{false};
