@@ -48,7 +48,7 @@ def main():
         return 1
     results = measured(options, python)
     blocks = [table.goal_lines(results), table.splits(results), table.reasons(results),
-              table.other_lines(results),
+              table.without_floor(results), table.other_lines(results),
               table.exponent_lines(results) + table.notes(results, options.repeat)]
     for block in blocks:
         if block:

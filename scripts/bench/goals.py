@@ -1,5 +1,6 @@
 """The rows that weft measures itself by: their work in words, their floor and their goal. A row with a goal
-tells the reason of a miss and at least two ways that were tried, for the machines where it misses.
+tells the reason of a miss and at least two ways that were tried, for the machines where it misses. A way has
+its figures in brackets. A row without a floor tells why it has none.
 
 A floor is the least time that the machine allows, by other rows of the same run: products at the best rate of
 a large one, bytes at the rate of a copy, or a row of its own. It is orientation. A goal is judged by the
@@ -145,6 +146,7 @@ class Goal:
     wish: Wish = None
     pairs: bool = False  # the ratio to the floor is measured in turns
     why: str = ""  # the reason found for a miss, "; tried: " and the ways; shown for a row that misses
+    no_floor: str = ""  # the reason why a row has no floor; shown under the table
 
 
 def remote(name, tcp=False, more=""):
@@ -206,8 +208,8 @@ GOALS = [
          why=RECURRENT),
     Goal("product 700 x 200 x 10000, out of place", "matmul_700x200x10000", products(2.8), ahead(1.15),
          why="it runs at the rate of the floor, as PyTorch's does; tried: strips of a that meet 512 columns "
-             "of b, so that rows of c are written in order (109 to 117, then 137 to 149 GFLOP/s), blocked "
-             "weights of oneDNN (44.2 against 27.5 ms)"),
+             "of b and so write rows of c in order (109 to 117, then 137 to 149 GFLOP/s), blocked weights "
+             "of oneDNN (44.2 against 27.5 ms)"),
     Goal("decoder and loss in parts", "decoder_loss/in_parts", products(decoder(200))),
     Goal("decoder and loss fused", "decoder_loss/fused", products(decoder(200)),
          both(ahead(1.6), below("decoder_loss/in_parts", "below the parts")),
@@ -233,7 +235,8 @@ GOALS = [
     Goal("Adam over 1,000 tensors of 100 floats", "SmallAdam/1/real_time", row("floor/small_adam"),
          ahead(25),
          why="40 % is the kernel, most of the rest are waits for headers of parameters and state; tried: one "
-             "functor for a group (512 to 655 us before, 254 to 315 after), entries fetched ahead (no gain)"),
+             "functor for a group (512 to 655 us before, 254 to 315 after), entries fetched ahead (147 to "
+             "166, then 152 to 158 us on an AMD EPYC)"),
     Goal("lazy Adam, 512 look-ups in 200,000 x 64", "SparseEmbeddingStep/200000/real_time", copies(ROWS),
          below("SparseEmbeddingStep/2000/real_time", "<= 1.5 x 2,000 rows", 1.5),
          why="512 rows with their averages are 6,144 lines that no cache has; tried: rows fetched eight "
@@ -247,7 +250,8 @@ GOALS = [
     Goal("the same after 1 ms of sleep", after_sleep(False), IDLE_SOCKET, within(60e3, "<= 60 us"),
          why="two sleeping threads are woken, for which a bare socket took 53 us in one run and 6 in "
              "another; tried: sockets of our own in place of gRPC over TCP (85 against 151 us), spins of "
-             "50 us, which are over by then (83 to 90 with, 85 without)"),
+             "50 us that are over by then (83 to 90 with, 85 without), service threads without ticks (41, "
+             "39, 53 to 27, 24, 27 us on an AMD EPYC, but awake from 20, 7.7, 7.9 to 42, 31, 53)"),
     Goal("call without arguments, TCP", remote("noop_call", True), row(STREAM), near(1.1), pairs=True,
          why="the agent's work comes on top of the stream's; tried: a thread of its own for the queue (173 "
              "to 102 us), spins of 50 us (131 to 162 without and 48 to 90 with)"),
@@ -271,8 +275,8 @@ GOALS = [
          why="runs of one program on a Xeon took 7.0 to 8.6 us, and the goal is 8.3; tried: waits that keep "
              "the polling (7.3 against 7.8 us, means of four runs), polls without a timer (7.8 against 7.7, "
              "of three)"),
-    # no floor: the bare stream of gRPC has one message under way
-    Goal("64 futures outstanding, TCP", remote("outstanding_64", True)),
+    Goal("64 futures outstanding, TCP", remote("outstanding_64", True),
+         no_floor="the bare stream of gRPC has one message under way"),
     Goal("context, remote addition, backward, FAST", "MyAdd/0/real_time", round_trips(2),
          within(160e3, "<= 160 us"), why=ADDITION),
     Goal("the same, SMART", "MyAdd/1/real_time", round_trips(2), within(220e3, "<= 220 us"), why=ADDITION),
@@ -282,15 +286,18 @@ GOALS = [
              "long waits that leave the polling (100, 69, 68, then 38, 30, 47)"),
     Goal("split RNN step, tutorial sizes", "Rnn/tutorial/split", row("Rnn/tutorial/local"),
          within(0.7e6, "<= 0.7 ms"),
-         why="a local step is a tenth of it or less, and the calls are the rest; tried, without figures of "
-             "this row: sockets of our own in place of gRPC, spins of 50 us after short waits"),
+         why="a local step is a seventh of it or less, and the calls are the rest; tried, on an AMD EPYC: "
+             "sockets of our own in place of gRPC (350, 341, 335 to 277, 305, 267 us), spins of 50 us after "
+             "short waits (563, 591, 562 to 277, 305, 267 us)"),
     Goal("split RNN step 10000/200/200/2, logits travel", "Rnn/10000/200/split", row("Rnn/10000/200/local"),
          near(1.15),
-         why="28 MB of logits and 28 MB of their gradients are copied once each way; tried: segments of "
-             "shared memory in place of the socket, the loss at the decoder's owner (the next row)"),
+         why="28 MB of logits and 28 MB of their gradients are copied once each way; tried, on an AMD EPYC: "
+             "memory files in place of the socket (68.0, 69.4, 66.8 to 63.2, 63.8, 61.7 ms), the loss at the "
+             "decoder's owner (the next row, 57.0, 57.8, 57.8 ms)"),
     Goal("the same, the loss travels", "Rnn/10000/200/split_loss", row("Rnn/10000/200/local"), near(1.15),
          why="it is the local step besides the calls; tried: the loss at the decoder's owner in place of the "
-             "logits (117 to 103 ms on a Xeon), segments of shared memory in place of the socket"),
+             "logits (117 to 103 ms on a Xeon), memory files in place of the socket (60.0, 57.3, 58.2 and "
+             "57.0, 57.8, 57.8 ms on an AMD EPYC)"),
     Goal("CartPole, two calls per step, compiled policy", "CartPole/two", round_trips(2),
          per_second(10_000, "steps"),
          why="the calls take most of a step; tried: spins of 50 us (4,700 to 4,840 and 8,610 to 10,310 "
@@ -303,18 +310,21 @@ GOALS = [
              "the polling (11,910 to 15,350 and 22,730 to 23,270)"),
     Goal("addition of one element, no gradient", "small_add", row("floor/small_add"),
          within(80, "<= 80 ns"),
-         why="643 instructions, of which about 200 are needed; tried: no views or loops for equal shapes "
-             "(1125 to 751), inline free lists, tables outside functions (681 to 638), shorter shapes"),
-    # no floor: the least work of a pass was not counted
+         why="643 instructions, of which about 200 are needed; tried: no views or loops for equal shapes and "
+             "inline free lists (1125 to 751), tables outside functions (751 to 681), no objects for casts "
+             "that do not happen (681 to 638), copies of ndim entries of a shape (9 instructions for 10)"),
     Goal("the same, forward and backward", "small_add_both_ways", None, within(300, "<= 300 ns"),
-         why="4,419 instructions over many functions; tried: a pass that allocates nothing (6786 "
-             "to 4278), sequence numbers in blocks and saved bodies (both break other promises)"),
+         why="4,427 instructions over many functions; tried: a pass that allocates nothing (6786 to 4278), a "
+             "gradient of ones that the host writes (150 less, but a backend that records would miss it); "
+             "sequence numbers in blocks and saved bodies would break other promises",
+         no_floor="the least work of a pass was not counted"),
     *(Goal(f"LSTM inference, one step, H {size}, batch 1", f"LstmInference/{size}",
            row(f"floor/two_linears/{size}"), near(1.3),
            why="an LSTM step makes more outputs than two products; tried: states joined without a copy (2.5 "
                "to 2.1 us at H 32), weights read in place (1.74 to 1.39), states without views and one "
                "product of all gates (1.03 to 0.57)") for size in (32, 128, 512)),
-    *(Goal(f"{work}, two threads", f"{name}/2/real_time") for work, name in (
+    *(Goal(f"{work}, two threads", f"{name}/2/real_time", no_floor="the row on one thread has one")
+      for work, name in (
         ("LM step 10000/200/200/2", "LmStep/10000/200"), ("LM step 10000/650/650/2", "LmStep/10000/650"),
         ("LSTM layer 200", "Recurrent<nn::LSTM>/200"), ("LSTM layer 650", "Recurrent<nn::LSTM>/650"),
         ("GRU layer 200", "Recurrent<nn::GRU>/200"), ("cross-entropy 700 x 10000", "CrossEntropy"),

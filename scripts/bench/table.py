@@ -53,6 +53,15 @@ def allowed(goal, results):
     return f"; the time of the goal is {factor_of(factor)} of the floor" if factor else ""
 
 
+def without_floor(results):
+    """Why rows that ran have no floor; rows with the same reason share a line."""
+    works = {}
+    for goal in goals.GOALS:
+        if goal.no_floor and goal.name in results.ours:
+            works.setdefault(goal.no_floor, []).append(goal.work)
+    return [f"no floor for {'; '.join(rows)}: {why}" for why, rows in works.items()]
+
+
 def splits(results):
     """Where the time of a step goes, in the last run of a row that tells it."""
     return [f"{goal.work}, a step: {results.ours[goal.name].split}" for goal in goals.GOALS
@@ -143,7 +152,7 @@ def write_record(results, command, torch, repeated):
     load = os.getloadavg()[0]
     blocks = [[f"# {datetime.date.today()}, PyTorch {torch}, one thread on each side where a row tells no "
                f"other number, {programs.machine()}, load {load:.1f} at the end", f"# {command}"],
-              goal_lines(results), splits(results), reasons(results),
+              goal_lines(results), splits(results), reasons(results), without_floor(results),
               other_lines(results, with_peer_alone=True),
               exponent_lines(results) + notes(results, repeated)]
     with open(path, "w", encoding="utf-8") as file:

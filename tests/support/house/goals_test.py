@@ -1,4 +1,5 @@
-"""Checks the table of goals: each row with a goal has a reason and two tries, and misses are told."""
+"""Checks the table of goals: each row with a goal has a reason and two tries with figures, each row has a
+floor or the reason why it has none, and misses are told."""
 import dataclasses
 import os
 import re
@@ -29,14 +30,18 @@ def results_of(times, theirs=None):
 
 
 def ways(why):
-    """The ways tried, without the remarks in brackets."""
-    tried = re.sub(r"\([^()]*\)", "", why).partition("tried")[2].partition(":")[2].partition(";")[0]
-    return [way for way in tried.split(",") if way.strip()]
+    """The ways tried, without the remarks in brackets; one with a figure there ends with #."""
+    marked = re.sub(r"\([^()]*\)", lambda remark: "#" if re.search(r"\d", remark[0]) else "", why)
+    tried = marked.partition("tried")[2].partition(":")[2].partition(";")[0]
+    return [way.strip() for way in tried.split(",") if way.strip()]
 
 
 for goal in goals.GOALS:
+    check(bool(goal.floor) != bool(goal.no_floor), f"{goal.work}: no floor and no reason for that")
     if goal.wish:
         check(len(ways(goal.why)) >= 2, f"{goal.work}: no reason with two ways that were tried")
+    for way in ways(goal.why):
+        check(way.endswith("#"), f"{goal.work}: the way '{way}' has no figure in brackets")
 
 MISSED = results_of({"noop": 1e9})
 kept = goals.GOALS
@@ -48,6 +53,10 @@ for why, lines, unexplained in ((slow.why, ["a call: it sleeps; tried: a, b"], [
     check(table.unexplained(MISSED) == unexplained, f"unexplained: {table.unexplained(MISSED)}")
     check(table.reasons(results_of({"noop": 10})) == [], "a goal that is met has a reason")
     check(table.reasons(results_of({"other": 10})) == [], "a row that did not run has a reason")
+fast = dataclasses.replace(slow, work="another call", no_floor="nothing to compare")
+goals.GOALS = [dataclasses.replace(fast, work="a call"), fast, dataclasses.replace(fast, name="absent")]
+check(table.without_floor(MISSED) == ["no floor for a call; another call: nothing to compare"],
+      f"without_floor: {table.without_floor(MISSED)}")
 goals.GOALS = kept
 
 clip = next(goal for goal in goals.GOALS if goal.name == "ClipSgd/1/real_time")
