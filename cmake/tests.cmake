@@ -368,14 +368,14 @@ find_package(Python3 QUIET COMPONENTS Interpreter)
 if(Python3_FOUND AND EXISTS ${PROJECT_SOURCE_DIR}/scripts/check_house.py)
   add_test(NAME House.rules_hold COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/check_house.py)
   set_tests_properties(House.rules_hold PROPERTIES TIMEOUT 60 LABELS house)
-  add_test(NAME House.planted_faults_are_refused COMMAND ${Python3_EXECUTABLE} ${tests}/support/house/test.py)
-  set_tests_properties(House.planted_faults_are_refused PROPERTIES TIMEOUT 60 LABELS house)
-  add_test(NAME House.goals_that_are_missed_have_a_reason
-    COMMAND ${Python3_EXECUTABLE} ${tests}/support/house/goals_test.py)
-  set_tests_properties(House.goals_that_are_missed_have_a_reason PROPERTIES TIMEOUT 60 LABELS house)
-  add_test(NAME House.layers_that_add_instructions_are_refused
-    COMMAND ${Python3_EXECUTABLE} ${tests}/support/house/instructions_test.py)
-  set_tests_properties(House.layers_that_add_instructions_are_refused PROPERTIES TIMEOUT 60 LABELS house)
+  function(weft_house_script claim script)
+    add_test(NAME House.${claim} COMMAND ${Python3_EXECUTABLE} ${tests}/support/house/${script})
+    set_tests_properties(House.${claim} PROPERTIES TIMEOUT 60 LABELS house)
+  endfunction()
+  weft_house_script(planted_faults_are_refused test.py)
+  weft_house_script(goals_that_are_missed_have_a_reason goals_test.py)
+  weft_house_script(products_behind_onednn_are_named engines_test.py)
+  weft_house_script(layers_that_add_instructions_are_refused instructions_test.py)
   add_test(NAME House.public_headers_compile_alone
     COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/check_headers.py
             --compiler ${CMAKE_CXX_COMPILER} --include ${PROJECT_BINARY_DIR}/include

@@ -1,11 +1,14 @@
 """Makes the table of the engines of the CPU's matrix product, kernels/cpu/isa/engines.h, from measurements.
 
-    python3 scripts/bench/engines.py build/release/bin/bench_engines [--measured TEXT]
+    python3 scripts/bench/engines.py build/release/bin/bench_engines [--measured TEXT | --check]
 
 Runs the program for each instruction set and engine, in rounds. The machine needs all sets, and nothing else
 to do. A class of products is the layout of b, a band of rows m and a band of the size n * k of b. It gets the
 engine with the least time, as the geometric mean over its products, but the tiles where they reach the share
 below of its speed. The share is less for a transposed b, as most weights are: the tiles can keep their packs.
+
+With --check it writes nothing. It names the products at which the tiles reach less than 0.9 of oneDNN's rate,
+each by the best of three turns, and exits 1 if there are any.
 """
 import argparse
 import collections
@@ -26,6 +29,7 @@ ROWS = [(1, 1), (2, 8), (9, 16), (17, 32), (33, 96), (97, 512), (513, None)]
 SIZES = [(1, 2**14), (2**14 + 1, 2**18), (2**18 + 1, None)]
 ENGINES, ROUNDS = ["tile", "eigen", "onednn"], 3
 WORK = 1 << 17  # multiply-adds
+GOAL = 0.9  # of oneDNN's rate, which --check wants from the tiles
 ENOUGH = {False: 0.92, True: 0.8}  # of the best speed, which the tiles need; by b transposed
 
 HEAD = '''// The engine of a product in float32 by its shape, made by scripts/bench/engines.py.
@@ -51,10 +55,10 @@ inline constexpr EngineRow kNoEngine{{GemmEngine::kTile, false, 1, 0, 1, 0}};
 '''
 
 
-def measure(program, isa):
+def measure(program, isa, engines):
     """{name of a product: {engine: least ns}} for one instruction set; None where the machine lacks it."""
     least = collections.defaultdict(dict)
-    for engine in ENGINES * ROUNDS:
+    for engine in engines * ROUNDS:
         env = dict(os.environ, WEFT_ISA=isa, WEFT_GEMM=engine, WEFT_PACK_BYTES="0",
                    DNNL_MAX_CPU_ISA=SETS[isa][1])
         run = subprocess.run([program, "--benchmark_format=json", "--benchmark_min_time=0.01",
@@ -121,15 +125,41 @@ def rows_of(least):
     return [f"{code:{width}}  {comment}\n" for code, comment in lines]
 
 
+def behind(least):
+    """The products at which the tiles miss the goal, with their share of oneDNN's rate, the least first."""
+    shares = {name: ns["onednn"] / ns["tile"] for name, ns in least.items()}
+    return sorted(((name, share) for name, share in shares.items() if share < GOAL), key=lambda row: row[1])
+
+
+def check(program):
+    """Names the products that miss the goal, in each instruction set of the machine. Returns their number."""
+    missed = 0
+    for isa in SETS:
+        least = measure(program, isa, ["tile", "onednn"])
+        if least is None:
+            print(f"engines: this machine lacks {isa}")
+            continue
+        rows = behind(least)
+        missed += len(rows)
+        print(f"engines: {isa}, {len(rows)} of {len(least)} products below {GOAL} of oneDNN's rate")
+        for name, share in rows:
+            print(f"  {name}: {share:.3f}")
+    return missed
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("program", nargs="?", default=str(ROOT / "build/release/bin/bench_engines"))
     parser.add_argument("--measured", default="", help="a sentence on machine and oneDNN, for the head")
+    parser.add_argument("--check", action="store_true",
+                        help=f"exit 1 and name the products below {GOAL} of oneDNN's rate")
     args = parser.parse_args()
+    if args.check:
+        sys.exit(1 if check(args.program) else 0)
     measured = "\n// ".join([""] + textwrap.wrap(args.measured, 105))
     text = HEAD.format(measured=measured, work=WORK)
     for number, isa in enumerate(SETS):
-        least = measure(args.program, isa)
+        least = measure(args.program, isa, ENGINES)
         if least is None:
             sys.exit(f"engines: this machine lacks {isa}, so it cannot make the table")
         text += f"#{'el' * (number > 0)}if defined({SETS[isa][0]})\n"
