@@ -3,15 +3,17 @@
   check_kernels.py OBJECT...             compare the kernels in these object files, which have code for sm_90
   check_kernels.py OBJECT... --list      print each kernel's numbers instead
 
-A row of the table, tests/cuda/kernels.txt, has limits and the names of the kernels that it covers. A kernel
-has the limits of the first row that covers it. One without a row fails, and so does a row without a kernel.
+A row of the table, tests/cuda/kernels.txt, has limits and the names of the kernels that it covers, of which
+` | ` parts several. A kernel has the limits of the first row that covers it. One without a row fails, and so
+does a row without a kernel.
 The numbers of a kernel are
   registers  of a thread; they decide how many blocks a processor holds
   stack      bytes of a thread: spilt registers, and arrays that a variable indexes
   loops      instructions within loops that access the stack
   loads      instructions that load 16 bytes
   ahead      of these, the most that are issued before any of their numbers is used; it hides the latency
-The first three may not be above the row's numbers, the last two not below. A row `double N NAMES` limits the
+The first three may not be above the row's numbers, and loads not below. Loads ahead are as many as the row
+says, so that no kernel has the limit of a worse one; `2+` allows more. A row `double N NAMES` limits the
 instructions of the kernels of these names that compute in double or convert from or to it. The disassemblers
 are those that scripts/setup.sh --cuda installs, or else those on PATH. Exits 77 with the reason without them.
 """
@@ -30,7 +32,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TABLE = os.path.join(ROOT, "tests", "cuda", "kernels.txt")
 COLUMNS = ("registers", "stack", "loops", "loads", "ahead")
 Kernel = collections.namedtuple("Kernel", ("name",) + COLUMNS + ("double",))
-Row = collections.namedtuple("Row", ("line", "pattern") + COLUMNS)
+Row = collections.namedtuple("Row", ("line", "pattern") + COLUMNS + ("more",))
 DoubleRow = collections.namedtuple("DoubleRow", ("line", "pattern", "limit"))
 
 INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:@(!?U?P\w+)\s+)?([A-Z][\w.]*)\s*([^;]*);")
@@ -165,9 +167,11 @@ def rows_of(path):
                 pattern = line.split("#")[0].split(None, 2)[2].strip()
                 doubles.append(DoubleRow(number, pattern, int(words[1])))
                 continue
-            if len(words) <= len(COLUMNS) or not all(word.isdigit() for word in words[:-1]):
+            more = len(words) > len(COLUMNS) and words[-2].endswith("+")
+            limits = words[:-2] + [words[-2].rstrip("+")] if more else words[:-1]
+            if len(words) <= len(COLUMNS) or not all(word.isdigit() for word in limits):
                 sys.exit("%s:%d: a row has %d numbers and a pattern" % (path, number, len(COLUMNS)))
-            rows.append(Row(number, words[-1].strip(), *map(int, words[:-1])))
+            rows += [Row(number, pattern, *map(int, limits), more) for pattern in words[-1].strip().split(" | ")]
     return rows, doubles
 
 
@@ -200,23 +204,26 @@ def main():
         if row is None:
             findings.append("%s: no row of the table covers it" % kernel.name)
             continue
-        met.add(row.line)
+        met.add(row)
         for column in COLUMNS:
             has, limit = getattr(kernel, column), getattr(row, column)
             least = column in ("loads", "ahead")
             if has < limit if least else has > limit:
                 findings.append("%s: %s %d, the table's line %d says at %s %d" % (
                     kernel.name, column, has, row.line, "least" if least else "most", limit))
+        if kernel.ahead > row.ahead and not row.more:
+            findings.append("%s: ahead %d, the table's line %d says %d and would let it lose them" % (
+                kernel.name, kernel.ahead, row.line, row.ahead))
         for double in doubles:
             if not covers(double.pattern, kernel.name):
                 continue
-            met.add(double.line)
+            met.add(double)
             if kernel.double > double.limit:
                 findings.append("%s: double %d, the table's line %d says at most %d" % (
                     kernel.name, kernel.double, double.line, double.limit))
     findings += ["%s:%d: no kernel is covered by %s first" % (os.path.basename(options.table), row.line,
                                                               row.pattern)
-                 for row in rows + doubles if row.line not in met]
+                 for row in rows + doubles if row not in met]
     for finding in findings:
         print(finding)
     print("check_kernels: %d kernels, %d rows, %d findings" % (len(kernels), len(rows), len(findings)))

@@ -56,6 +56,20 @@ __global__ void planted_ahead(const float4* x, float4* y) {
   y[threadIdx.x + 32] = make_float4(b.x * 2, b.y * 2, b.z * 2, b.w * 2);
 }
 
+/// Has two loads ahead, and its row has one.
+__global__ void planted_loose(const float4* x, float4* y) {
+  const float4 a = x[threadIdx.x], b = x[threadIdx.x + 32];
+  y[threadIdx.x] = make_float4(a.x * 2, a.y * 2, a.z * 2, a.w * 2);
+  y[threadIdx.x + 32] = make_float4(b.x * 2, b.y * 2, b.z * 2, b.w * 2);
+}
+
+/// The same, and its row allows more.
+__global__ void planted_allowed(const float4* x, float4* y) {
+  const float4 a = x[threadIdx.x], b = x[threadIdx.x + 32];
+  y[threadIdx.x] = make_float4(a.x * 2, a.y * 2, a.z * 2, a.w * 2);
+  y[threadIdx.x + 32] = make_float4(b.x * 2, b.y * 2, b.z * 2, b.w * 2);
+}
+
 /// Its factor is a double.
 __global__ void planted_double(const float4* x, float4* y, double factor) {
   const float4 a = x[threadIdx.x], b = x[threadIdx.x + 32];

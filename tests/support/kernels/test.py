@@ -11,7 +11,7 @@ CHECK = os.path.join(HERE, "..", "..", "..", "scripts", "check_kernels.py")
 COLUMNS = ("registers", "stack", "loops", "loads", "ahead")
 EXPECTED = ["planted_%s: %s " % (column, column) for column in COLUMNS]
 EXPECTED += ["unplanned: no row of the table covers it", "no kernel is covered by planted_absent first",
-             "planted_double: double "]
+             "planted_double: double ", "planted_loose: ahead 2"]
 
 run = subprocess.run([sys.executable, CHECK, sys.argv[1], "--table", os.path.join(HERE, "planted.txt")],
                      capture_output=True, text=True, check=False)
