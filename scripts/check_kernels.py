@@ -171,7 +171,8 @@ def rows_of(path):
             limits = words[:-2] + [words[-2].rstrip("+")] if more else words[:-1]
             if len(words) <= len(COLUMNS) or not all(word.isdigit() for word in limits):
                 sys.exit("%s:%d: a row has %d numbers and a pattern" % (path, number, len(COLUMNS)))
-            rows += [Row(number, pattern, *map(int, limits), more) for pattern in words[-1].strip().split(" | ")]
+            rows += [Row(number, pattern, *map(int, limits), more)
+                     for pattern in words[-1].strip().split(" | ")]
     return rows, doubles
 
 

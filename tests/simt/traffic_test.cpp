@@ -3,71 +3,11 @@
 // kernel breaks each of these rules.
 #include <gtest/gtest.h>
 
-#include <cstddef>
-#include <string>
-#include <vector>
-
-#include <weft/kernels/cuda/host/runtime.h>
 #include <weft/kernels/cuda/packs.h>
-#include <weft/kernels/cuda_settings.h>
-#include <weft/optim/optim.h>
-#include "support/simt/operand.h"
-#include "support/simt/thread.h"
-#include "support/simt/watch.h"
+#include "simt/traffic_counts.h"
 
 namespace weft::cuda::traffic_test {
 namespace {
-
-using simt::device;
-using simt::DeviceTraffic;
-using simt::KernelTraffic;
-using simt::Operand;
-using simt::SharedTraffic;
-
-constexpr int64_t kSector = 32;
-
-/// In words, how the accesses differ from those of `bytes` bytes, each moved once in whole sectors and with
-/// `width` bytes of every lane (0: any width). Empty: not at all.
-std::string waste(const DeviceTraffic& t, int64_t bytes, int64_t width = 16) {
-  if (t.bytes != bytes) return str("moves ", t.bytes, " bytes instead of ", bytes);
-  if (t.sectors * kSector != bytes) return str("touches ", t.sectors, " sectors for ", bytes, " bytes");
-  if (width > 0 && t.accesses * kWarp * width != bytes)
-    return str("makes ", t.accesses, " accesses for ", bytes, " bytes");
-  return "";
-}
-/// The same for accesses beside which the kernel may read small tables or numbers that a warp shares.
-std::string waste_beside(const DeviceTraffic& t, int64_t bytes, double allowed) {
-  const int64_t moved = t.sectors * kSector;
-  if (moved >= bytes && static_cast<double>(moved) <= (1 + allowed) * static_cast<double>(bytes)) return "";
-  return str("moves ", moved, " bytes in sectors, instead of ", bytes);
-}
-/// `known`: turns that are allowed beyond the best per access.
-std::string conflict(const SharedTraffic& t, int64_t known = 0) {
-  return t.conflicts <= known * t.accesses ? "" : str(t.conflicts, " conflicts in ", t.accesses, " accesses");
-}
-std::string conflict(const KernelTraffic& t) { return conflict(t.loaded) + conflict(t.stored); }
-
-struct SimtTraffic : testing::Test {
-  void SetUp() override {
-    if (!simt::sees_accesses()) GTEST_SKIP() << "this build does not see the accesses of kernels";
-    simt::settings() = {};
-  }
-  void TearDown() override {
-    simt::settings() = simt::settings_of_environment();
-    set_recurrent_persistent(persistent);
-  }
-  const bool persistent = recurrent_persistent();
-};
-
-/// The traffic of a kernel in the launches of f(context).
-template <class F> KernelTraffic traffic_of(const char* kernel, const F& f) {
-  Context context;
-  const simt::TrafficCount count;
-  f(context);
-  const KernelTraffic t = count.of(kernel);
-  EXPECT_GT(t.read.accesses + t.written.accesses + t.stored.accesses, 0) << kernel << " was not launched";
-  return t;
-}
 
 /// Lanes read packs of N floats from device memory `step` floats apart, `times` times.
 template <int N> struct Read {
@@ -363,75 +303,6 @@ TEST_F(SimtTraffic, integer_products_load_an_eighth_of_a_number_per_product) {
   EXPECT_EQ(waste(t.read, m * n * k / 8 * 4, 4), "");
   EXPECT_EQ(waste(t.written, m * n * 4, 4), "");
   EXPECT_EQ(conflict(t), "");
-}
-
-/// The traffic of a kernel in the forward of an LSTM.
-struct LstmTraffic {
-  static constexpr int64_t steps = 3, batch = 4, inputs = 64, hidden = 128,
-                           states = steps * batch * hidden * 4;
-  static KernelTraffic of(const char* kernel, CudaBackend& gpu) {
-    Operand x(kFloat32, {steps, batch, inputs}), w_ih(kFloat32, {4 * hidden, inputs}),
-        w_hh(kFloat32, {4 * hidden, hidden}), b_ih(kFloat32, {4 * hidden}), b_hh(kFloat32, {4 * hidden}),
-        h0(kFloat32, {batch, hidden}), c0(kFloat32, {batch, hidden}), y(kFloat32, {steps, batch, hidden}),
-        hn(kFloat32, {batch, hidden}), cn(kFloat32, {batch, hidden}),
-        reserve(kFloat32, {steps, batch, 6 * hidden});
-    for (Operand* const each : {&x, &w_ih, &w_hh, &b_ih, &b_hh, &h0, &c0}) each->fill(0.01);
-    return traffic_of(kernel, [&](Context& c) {
-      gpu.rnn_forward(c, {.mode = RnnMode::kLstm},
-                      {x.on_device(), h0.on_device(), c0.on_device(), w_ih.on_device(), w_hh.on_device(),
-                       b_ih.on_device(), b_hh.on_device()},
-                      {y.on_device(), hn.on_device(), cn.on_device(), reserve.on_device()});
-    });
-  }
-};
-
-TEST_F(SimtTraffic, the_lstm_cell_moves_whole_sectors) {
-  set_recurrent_persistent(false);
-  const int64_t states = LstmTraffic::states;
-  const KernelTraffic t = LstmTraffic::of("rnn_cell", device());
-  // four gates from x, h and two biases, and c, which it may read again after each write elsewhere
-  EXPECT_EQ(waste(t.read, t.read.bytes, 4), "");
-  EXPECT_GE(t.read.bytes, (4 * 4 + 1) * states);
-  EXPECT_LE(t.read.bytes, (4 * 4 + 3) * states);
-  // y, c and six numbers of the reserve, and the last states
-  EXPECT_EQ(waste(t.written, (2 + 6) * states + 2 * states / LstmTraffic::steps, 4), "");
-}
-
-TEST_F(SimtTraffic, the_persistent_lstm_reads_its_weights_once_and_has_no_conflicts) {
-  set_recurrent_persistent(true);
-  const KernelTraffic t = LstmTraffic::of("rnn_lstm_persistent", simt::device_of(4));
-  const int64_t states = LstmTraffic::states, batch = LstmTraffic::batch, hidden = LstmTraffic::hidden,
-                weights = 4 * hidden * hidden * 4, blocks = simt::last_grid().blocks,
-                copied = weights + blocks * states;
-  // W_hh, h of each step for each block, four gates from x and two biases, and c
-  EXPECT_GE(t.read.bytes, copied + (4 * 3 + 1) * states);
-  EXPECT_LE(t.read.bytes, copied + (4 * 4 + 3) * 2 * states);
-  // every block has 8 rows of h, though the batch has 4
-  EXPECT_EQ(t.stored.bytes, weights + blocks * states / batch * 8);
-  EXPECT_EQ(conflict(t), "");
-}
-
-TEST_F(SimtTraffic, an_optimizer_step_moves_packs) {
-  const int64_t n = 16384, bytes = n * 4;
-  const optim::AdamOptions options;
-  const optim::Variant v = optim::detail::rule_variant<optim::AdamRule>(options);
-  struct alignas(64) Line {
-    std::byte bytes[64];
-  };
-  std::vector<Line> functor(v.functor_bytes / sizeof(Line) + 1);
-  optim::detail::rule_construct<optim::AdamRule>(functor.data(), options, 1);
-  Operand p(kFloat32, {n}), g(kFloat32, {n}), first(kFloat32, {n}), second(kFloat32, {n});
-  for (Operand* const each : {&p, &g, &first, &second}) each->fill(0.5);
-  const StepTensor tensor{.param = p.on_device().data,
-                          .grad = g.on_device().data,
-                          .state = {first.on_device().data, second.on_device().data},
-                          .numel = n,
-                          .hyper = functor.data()};
-  const auto t = traffic_of(v.kernel.name, [&](Context& c) {
-    static_cast<Backend&>(device()).step(c, v.kernel, kFloat32, {&tensor, 1});
-  });
-  EXPECT_EQ(waste(t.written, 3 * bytes), "");
-  EXPECT_EQ(waste_beside(t.read, 4 * bytes, 0.3), "");  // each warp reads the table of the step
 }
 
 TEST_F(SimtTraffic, rows_are_taken_in_packs) {

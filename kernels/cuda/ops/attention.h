@@ -77,6 +77,7 @@ struct AttentionResult {
   void* data = nullptr;  ///< may be absent
   DType dtype = kFloat32;
   bool packs = false;  ///< of as many numbers as 16 bytes of the compute type hold
+  bool whole = false;  ///< rows can be written 16 bytes at a time
   int width = 0;
 
   AttentionResult() = default;
@@ -86,6 +87,7 @@ struct AttentionResult {
     data = v.data, dtype = v.dtype, width = static_cast<int>(v.size(3));
     packs = width % together == 0 &&
             reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(together * size_of(dtype)) == 0;
+    whole = access_bytes({&v}, v.size(3)) == 16;
   }
 };
 

@@ -16,7 +16,12 @@ template <int W> struct HalfTile {
   static constexpr int kRow = W / 2 + 4;
   static constexpr int turned_row(int rows) { return rows / 2 + 4; }
   static constexpr int plain_words(int rows) { return rows * kRow; }
-  static constexpr int turned_words(int rows) { return W * turned_row(rows); }
+  /// The place of a turned matrix's column, in words. Groups of eight columns begin half of the banks apart,
+  /// since a warp writes to two of them at a time.
+  static constexpr int turned_at(int column, int rows) {
+    return column * turned_row(rows) + column / 8 * (kWarp / 2);
+  }
+  static constexpr int turned_words(int rows) { return turned_at(W - 1, rows) + turned_row(rows); }
 
   /// The lane's place in multiply_add: row `g` of a and d, column `g` of b, and word `c` along the sum.
   WEFT_DEVICE static int g(Thread t) { return t.lane() / 4; }
@@ -69,15 +74,18 @@ WEFT_DEVICE void fetch_plain(Thread t, const AttentionMatrix& m, int64_t begin, 
 }
 
 /// Copies the same rows as columns: word r of row f has the numbers (2 r, f) and (2 r + 1, f). Rows are zeros
-/// up to a multiple of 8.
+/// up to a multiple of 8. A warp reads 16 pairs of rows, two packs of each, which are a whole sector.
 template <int W, int R>
 WEFT_DEVICE void fetch_turned(Thread t, const AttentionMatrix& m, int64_t begin, int64_t first,
                               uint32_t* to) {
   using Tile = HalfTile<W>;
-  constexpr int pairs = R / 2, step = Tile::kThreads / pairs, row = Tile::turned_row(R);
-  const int count = m.rows - first < R ? static_cast<int>(m.rows - first) : R, r = t.id() % pairs;
+  constexpr int together = kWarp / 2, groups = R / 2 / together, step = 2 * Tile::kThreads / kWarp / groups,
+                row = Tile::turned_row(R);
+  static_assert(groups * together * 2 == R);
+  const int count = m.rows - first < R ? static_cast<int>(m.rows - first) : R,
+            r = t.warp() % groups * together + t.lane() % together;
   const uint16_t* const from = static_cast<const uint16_t*>(m.data) + begin + (first + 2 * r) * m.row;
-  WEFT_ROLLED for (int pack = t.id() / pairs; pack * 8 < m.width; pack += step) {
+  WEFT_ROLLED for (int pack = t.warp() / groups * 2 + t.lane() / together; pack * 8 < m.width; pack += step) {
     uint32_t low[4] = {}, high[4] = {};  // eight numbers of two rows
     const auto load = [&](const uint16_t* p, uint32_t(&words)[4]) {
       if (m.packs) {
@@ -92,10 +100,11 @@ WEFT_DEVICE void fetch_turned(Thread t, const AttentionMatrix& m, int64_t begin,
     };
     if (2 * r < count) load(from + pack * 8, low);
     if (2 * r + 1 < count) load(from + m.row + pack * 8, high);
+    uint32_t* const column = to + Tile::turned_at(pack * 8, R) + r;
     WEFT_UNROLL
     for (int i = 0; i < 4; ++i) {
-      to[(pack * 8 + 2 * i) * row + r] = (low[i] & 0xFFFFu) | high[i] << 16;
-      to[(pack * 8 + 2 * i + 1) * row + r] = low[i] >> 16 | (high[i] & 0xFFFF0000u);
+      column[2 * i * row] = (low[i] & 0xFFFFu) | high[i] << 16;
+      column[(2 * i + 1) * row] = low[i] >> 16 | (high[i] & 0xFFFF0000u);
     }
   }
 }
@@ -141,32 +150,59 @@ WEFT_DEVICE void add_halves(Thread t, const float (&p)[N][4], const uint32_t* b,
     WEFT_UNROLL
     for (int f = 0; f < W / 8; ++f) {
       if (f * 8 >= width) continue;
-      const uint32_t right[2] = {b[f * 8 * row + k * 8], b[f * 8 * row + k * 8 + 4]};
+      const uint32_t* const column = b + Tile::turned_at(f * 8, R) + k * 8;
+      const uint32_t right[2] = {column[0], column[4]};
       t.multiply_add<H>(left, right, sum[f]);
     }
   }
 }
 
+/// Gives lane c of four neighbours word c of each: at[i] is that of lane i then.
+WEFT_DEVICE inline void turn_words(Thread t, Pack<uint32_t, 4>& words) {
+  WEFT_UNROLL
+  for (int step = 1; step < 4; step *= 2) {
+    const bool upper = (t.lane() & step) != 0;
+    WEFT_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      if (i & step) continue;
+      uint32_t &low = words.at[i], &high = words.at[i + step];
+      const uint32_t got = t.shuffle_xor(upper ? low : high, step);
+      low = upper ? got : low, high = upper ? high : got;
+    }
+  }
+}
+
 /// Writes the warp's rows of a result, times `factor`, whose first is row `first` of all heads; `count` rows
-/// of the block exist.
+/// of the block exist. Four lanes have a row's eight neighbours, in each of W / 8 such groups. They exchange
+/// four groups, so that each of them writes 16 bytes, and together they write whole sectors.
 template <class H, int W>
 WEFT_DEVICE void store_halves(Thread t, const AttentionResult& y, int64_t first, int64_t count,
                               const float (&sum)[W / 8][4], const float (&factor)[2]) {
   const auto place = HalfTile<W>::places(t);
   WEFT_UNROLL
-  for (int f = 0; f < W / 8; ++f) {
+  for (int f = 0; f < W / 8; f += 4) {
     WEFT_UNROLL
     for (int half = 0; half < 2; ++half) {
-      const TilePlace p = place(f, 2 * half);
-      if (p.down >= count || p.across >= y.width) continue;
-      const float low = sum[f][2 * half] * factor[half], high = sum[f][2 * half + 1] * factor[half];
-      H* const to = static_cast<H*>(y.data) + (first + p.down) * y.width + p.across;
-      if (y.packs) {
-        *reinterpret_cast<uint32_t*>(to) = pair_of<H>(low, high);
+      Pack<uint32_t, 4> words;
+      WEFT_UNROLL
+      for (int i = 0; i < 4; ++i)
+        words.at[i] =
+            pair_of<H>(sum[f + i][2 * half] * factor[half], sum[f + i][2 * half + 1] * factor[half]);
+      if (y.whole) turn_words(t, words);
+      const int row = place(f, 2 * half).down;
+      if (row >= count) continue;
+      uint16_t* const to = static_cast<uint16_t*>(y.data) + (first + row) * y.width;
+      if (y.whole) {
+        const int column = (f + HalfTile<W>::c(t)) * 8;
+        if (column < y.width) store_pack(to + column, 0, words);
         continue;
       }
-      to[0] = convert<H>(low);
-      if (p.across + 1 < y.width) to[1] = convert<H>(high);
+      WEFT_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        const int column = place(f + i, 2 * half).across;
+        if (column < y.width) to[column] = static_cast<uint16_t>(words.at[i]);
+        if (column + 1 < y.width) to[column + 1] = static_cast<uint16_t>(words.at[i] >> 16);
+      }
     }
   }
 }
