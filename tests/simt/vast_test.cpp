@@ -1,6 +1,6 @@
 // Kernels over tensors of more than 2^31 and 2^32 elements. Of each launch the first and the last blocks run.
-// The first and last results are compared with the CPU's for the same elements. No other page may be
-// touched. A planted kernel that counts in 32 bits is found.
+// The first and last results are compared with the CPU's for the same elements, and those of attention with a
+// call of one head. No other page may be touched. A planted kernel that counts in 32 bits is found.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -348,6 +348,43 @@ TEST_F(SimtVast, cross_entropy) {
                 },
                 1e-5),
             "");
+}
+
+TEST_F(SimtVast, attention) {
+  const std::vector<int64_t> ends = {0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1};
+  simt::settings().chosen = ends;
+  constexpr int64_t heads = (1 << 19) + 1, rows = 64, k = 64, head = rows * k;
+  for (const DType t : {kFloat32, kBFloat16}) {
+    const Shape sizes = {1, heads, rows, k}, kept = {1, heads, rows, 2};
+    const Vast x(t, sizes, Vast::kNumbers), stats(kFloat32, kept, Vast::kZeros), y(t, sizes, Vast::kZeros),
+        dq(t, sizes, Vast::kZeros), dk(t, sizes, Vast::kZeros), dv(t, sizes, Vast::kZeros);
+    const auto run = [&](const View& in, const View& sums, const View(&out)[4]) {
+      AttentionViews a;
+      a.q = a.k = a.v = a.dy = in, a.stats = sums, a.scale = 1e-4;
+      a.y = out[0], a.dq = out[1], a.dk = out[2], a.dv = out[3];
+      gpu.attention(c, a);
+      gpu.attention_backward(c, a);
+    };
+    run(x.view(), stats.view(), {y.view(), dq.view(), dk.view(), dv.view()});
+    const Vast* const results[] = {&y, &dq, &dk, &dv};
+    for (int i = 0; i < 4; ++i)
+      EXPECT_EQ(
+          fault_of(
+              *results[i], head, {8 * head},
+              [&](int64_t first, const View& to) {  // a call of this head has the same bits
+                simt::settings().chosen = {};
+                std::vector<float> room(4 * head), sums(2 * rows);
+                View out[4];
+                for (int j = 0; j < 4; ++j)
+                  out[j] = {&room[static_cast<size_t>(j * head)], t, {1, 1, rows, k}, {head, head, k, 1}};
+                out[i].data = to.data;
+                run(x.part(first, {1, 1, rows, k}),
+                    {sums.data(), kFloat32, {1, 1, rows, 2}, {128, 128, 2, 1}}, out);
+                simt::settings().chosen = ends;
+              }),
+          "")
+          << t << " result " << i;
+  }
 }
 
 TEST_F(SimtVast, sorted_rows) {
