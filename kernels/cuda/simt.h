@@ -80,7 +80,8 @@ inline void fence_to_host(const Thread&) {}
 #define WEFT_DEVICE
 namespace weft::cuda {
 class Thread;
-}
+template <class Body> int64_t blocks_of_processor(const char* name, int threads, size_t shared);
+}  // namespace weft::cuda
 
 #else
 
@@ -224,25 +225,30 @@ template <class Body> void launch(void* stream, const char* name, const Grid& gr
   inner::check_launch(name);
 }
 
-/// The most blocks of a body that the current device holds at once, by its registers, threads and `shared`
-/// bytes; 0 if the device starts no blocks together. It issues nothing to a stream. The runtime is asked once
-/// for each device and size.
-template <class Body> int64_t blocks_together(const char* name, int threads, size_t shared) {
+/// The most blocks of a body that a processor of the current device holds at once, by its registers, threads
+/// and `shared` bytes. It issues nothing to a stream. The runtime is asked once for each device and size.
+template <class Body> int64_t blocks_of_processor(const char* name, int threads, size_t shared) {
   static std::mutex mutex;
-  static std::map<std::tuple<int, int, size_t>, int64_t> known;
-  int device = 0, can = 0, processors = 0, each = 0;
+  static std::map<std::tuple<int, int, size_t>, int> known;
+  int device = 0;
   inner::check(name, cudaGetDevice(&device));
   const std::lock_guard lock(mutex);
-  const std::tuple key(device, threads, shared);
-  if (const auto at = known.find(key); at != known.end()) return at->second;
-  inner::check(name, cudaDeviceGetAttribute(&can, cudaDevAttrCooperativeLaunch, device));
-  if (can) {
+  const auto [at, is_new] = known.try_emplace({device, threads, shared}, 0);
+  if (is_new) {
     inner::allow_shared<Body>(name, shared);
-    inner::check(name, cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
-    inner::check(name,
-                 cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, inner::run<Body>, threads, shared));
+    inner::check(
+        name, cudaOccupancyMaxActiveBlocksPerMultiprocessor(&at->second, inner::run<Body>, threads, shared));
   }
-  return known[key] = static_cast<int64_t>(processors) * each;
+  return at->second;
+}
+
+/// The same for the device; 0 if it starts no blocks together.
+template <class Body> int64_t blocks_together(const char* name, int threads, size_t shared) {
+  int device = 0, can = 0, processors = 0;
+  inner::check(name, cudaGetDevice(&device));
+  inner::check(name, cudaDeviceGetAttribute(&can, cudaDevAttrCooperativeLaunch, device));
+  inner::check(name, cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
+  return can ? processors * blocks_of_processor<Body>(name, threads, shared) : 0;
 }
 
 /// Starts a kernel whose blocks run at the same time, so that they may wait for each other (sync_grid). It

@@ -22,14 +22,16 @@ struct RowLanes {
   WEFT_DEVICE int64_t unit_step(Thread t) const { return t.rows() << shift; }
 };
 
-/// The assignment for `rows` rows of `units` units.
-inline Grid share_rows(const CudaBackend& backend, int64_t rows, int64_t units, RowLanes& lanes) {
+/// The assignment for `rows` rows of `units` units, and a body's grid for it.
+template <class Body>
+Grid share_rows(const CudaBackend& backend, const char* name, int64_t rows, int64_t units, RowLanes& lanes) {
   Grid grid;
   while ((1 << lanes.shift) < grid.threads && (1 << lanes.shift) < units) ++lanes.shift;
   const int64_t needed = blocks_for(rows, grid.threads >> lanes.shift);
-  grid.blocks = backend.blocks_at_once(needed);
+  const int64_t most = backend.blocks_at_once<Body>(name, INT32_MAX);
+  grid.blocks = std::min(needed, most);
   const int64_t strips = blocks_for(units, int64_t{4} << lanes.shift),
-                wanted = backend.blocks_at_once() / (needed > 0 ? needed : 1);
+                wanted = most / (needed > 0 ? needed : 1);
   grid.rows = strips < wanted ? strips : wanted;
   if (grid.rows < 1) grid.rows = 1;
   return grid;

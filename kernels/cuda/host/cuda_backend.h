@@ -47,9 +47,13 @@ class CudaBackend final : public Accelerator {
   bool thread_records() const;
   int index() const { return index_; }
   Allocator& allocator() { return allocator_; }
-  /// Number of blocks of 256 threads that keep the device busy, at most `needed`.
-  int64_t blocks_at_once() const { return int64_t{8} * processors_; }
-  int64_t blocks_at_once(int64_t needed) const { return std::min(needed, blocks_at_once()); }
+  /// The blocks of a body that the device holds at once, at most `needed`, for kernels whose blocks loop. An
+  /// operation calls it after enter().
+  template <class Body>
+  int64_t blocks_at_once(const char* name, int64_t needed, int threads = 256, size_t shared = 0) const {
+    return std::min(needed,
+                    std::max(blocks_of_processor<Body>(name, threads, shared), int64_t{1}) * processors_);
+  }
   /// Blocks of 256 threads for n independent pieces of work, with one thread each. A thread has several
   /// pieces only if a grid cannot have so many blocks.
   static Grid grid_for(int64_t n) { return {.blocks = one_round(blocks_for(n, 256))}; }
@@ -59,13 +63,6 @@ class CudaBackend final : public Accelerator {
   int major() const { return major_; }  ///< compute capability
   /// Whether it has Thread::multiply_add for both half types.
   bool multiplies_halves() const { return major_ >= 8; }
-  /// The number of blocks, at most `needed`, that the device holds at once, for blocks of `threads` with
-  /// `shared` bytes of shared memory. A processor has 1 KiB more than a block may use, and reserves 1 KiB per
-  /// block.
-  int64_t resident(int64_t needed, int threads, size_t shared = 0) const {
-    const auto fit = static_cast<int64_t>((shared_memory_ + 1024) / (shared + 1024));
-    return std::min(needed, std::min(int64_t{2048 / threads}, std::max(fit, int64_t{1})) * processors_);
-  }
 
   Device device() const override;
   void* allocate(size_t bytes) override;

@@ -177,19 +177,26 @@ void run(CudaBackend& backend, Context& c, Combine op, ScanPlan plan, int thread
   const X x(in), y(out);
   plan.packed = plan.packed && x.aligned() && y.aligned();
   const int64_t work = plan.lines.numel * plan.chunks;
-  const int64_t needed = by_block ? work : blocks_for(work, threads),
-                most = backend.blocks_at_once() * 256 / threads;
-  const Grid grid{.blocks = needed < most ? needed : most,
-                  .threads = threads,
-                  .shared = by_block ? kScanRoom * sizeof(Total) : 0};
+  const int64_t needed = by_block ? work : blocks_for(work, threads);
+  const auto start = [&]<class Body>(const char* name, const Body& body) {
+    const size_t shared = by_block ? kScanRoom * sizeof(Total) : 0;
+    launch(stream, name,
+           {.blocks = backend.blocks_at_once<Body>(name, needed, threads, shared),
+            .threads = threads,
+            .shared = shared},
+           body);
+  };
   const Scratch totals(backend, c, plan.chunks > 1 ? static_cast<size_t>(work) * sizeof(Total) : 0);
   if (plan.chunks > 1) {
-    launch(stream, "chunk_totals", grid, ChunkTotals<X, by_block>{plan, op, x, totals.as<Total>()});
-    launch(stream, "chunk_starts",
-           {.blocks = backend.blocks_at_once(plan.lines.numel), .shared = kScanRoom * sizeof(Total)},
+    start("chunk_totals", ChunkTotals<X, by_block>{plan, op, x, totals.as<Total>()});
+    const char* const name = "chunk_starts";
+    const size_t shared = kScanRoom * sizeof(Total);
+    launch(stream, name,
+           {.blocks = backend.blocks_at_once<ChunkStarts<Total>>(name, plan.lines.numel, 256, shared),
+            .shared = shared},
            ChunkStarts<Total>{plan.lines.numel, plan.chunks, op, totals.as<Total>()});
   }
-  launch(stream, "cumulate", grid, Cumulate<X, by_block>{plan, op, x, y, totals.as<Total>()});
+  start("cumulate", Cumulate<X, by_block>{plan, op, x, y, totals.as<Total>()});
 }
 
 }  // namespace

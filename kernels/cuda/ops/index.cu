@@ -137,7 +137,7 @@ void CudaBackend::take_rows(Context& c, View x, View index, View y) {
     using U = typename decltype(tag)::type;
     const int64_t per_unit = static_cast<int64_t>(sizeof(U)) / size_of(x.dtype), units = k / per_unit;
     RowLanes lanes;
-    const Grid grid = share_rows(*this, n, units, lanes);
+    const Grid grid = share_rows<TakeRows<U>>(*this, "take_rows", n, units, lanes);
     launch(stream_of(c), "take_rows", grid,
            TakeRows<U>{x.as<U>(), y.as<U>(), Indices(index, x.size(0), fault()), lanes, n, units,
                        index.stride(0), x.stride(0) / per_unit, x.stride(1), y.stride(0) / per_unit,
@@ -176,8 +176,8 @@ void CudaBackend::triangle(Context& c, bool upper, int64_t k, View x, View y) {
   const Layout<2> matrices = layout_of(views, false);
   dispatch_bytes(size_of(x.dtype), [&](auto tag) {
     using U = typename decltype(tag)::type;
-    const auto run = [&](auto body) {
-      const Grid grid = share_rows(*this, body.rows, body.units, body.lanes);
+    const auto run = [&]<class Body>(Body body) {
+      const Grid grid = share_rows<Body>(*this, "triangle", body.rows, body.units, body.lanes);
       launch(stream_of(c), "triangle", grid, body);
     };
     constexpr int kUnit = 16 / static_cast<int>(sizeof(U));

@@ -420,8 +420,8 @@ void CudaBackend::add_rows(Context& c, View index, View dy, int64_t skip, View d
       const Scratch pieces(*this, c,
                            stretches > 1 ? static_cast<size_t>(stretches * 2 * k) * sizeof(Total) : 0);
       const Runs<T> runs{sorted, n, static_cast<uint32_t>(rows), shift, pieces.template as<Total>()};
-      const auto run = [&](const char* name, int64_t groups, auto body) {
-        const Grid grid = share_rows(*this, groups, body.units, body.lanes);
+      const auto run = [&]<class Body>(const char* name, int64_t groups, Body body) {
+        const Grid grid = share_rows<Body>(*this, name, groups, body.units, body.lanes);
         launch(stream_of(c), name, grid, body);
       };
       constexpr int kUnit = is_floating(dtype_of<T>) ? 16 / static_cast<int>(sizeof(T)) : 1;

@@ -262,7 +262,9 @@ void CudaBackend::powers(Context& c, double p, std::span<const View> xs, double*
   double *const partial = room.as<double>(), *const found = partial + list.chunk_count;
   launch_powers(stream_of(c), list, p, partial);
   launch(stream_of(c), "fold_powers",
-         {.blocks = resident(blocks_for(list.count, 8), 256), .shared = fold_bytes<double>()},
+         {.blocks =
+              blocks_at_once<FoldPowers>("fold_powers", blocks_for(list.count, 8), 256, fold_bytes<double>()),
+          .shared = fold_bytes<double>()},
          FoldPowers{list, p, partial, found});
   copy_to_host(c, found, out, xs.size() * sizeof(double));
 }

@@ -127,10 +127,13 @@ void CudaBackend::multinomial(Context& c, PhiloxKey key, bool replacement, View 
   if (at_once > rows) at_once = rows;
   const Scratch room(*this, c, static_cast<size_t>(at_once * kept) * sizeof(double));
   double* const running = room.as<double>();
+  constexpr size_t shared = sizeof(Multinomial::Shared);
   for (int64_t first = 0; first < rows; first += at_once) {
     const int64_t some = rows - first < at_once ? rows - first : at_once;
     launch(stream_of(c), "multinomial",
-           {.blocks = blocks_at_once(some), .threads = kThreads, .shared = sizeof(Multinomial::Shared)},
+           {.blocks = blocks_at_once<Multinomial>("multinomial", some, kThreads, shared),
+            .threads = kThreads,
+            .shared = shared},
            Multinomial{p.data, p.dtype, p.stride(0), p.stride(1), first, some, k, n, replacement,
                        device_key(c, key), running, replacement ? nullptr : running + at_once * k,
                        indices.as<int64_t>(), indices.stride(0), indices.stride(1), fault()});

@@ -126,12 +126,19 @@ template <class F> void with_tiles(const View& x, const F& f) {
   }
 }
 
+/// The grid of a body over n tiles.
+template <class Body> Grid grid_of_tiles(const CudaBackend& backend, const char* name, int64_t n) {
+  constexpr size_t shared = kScanRoom * sizeof(uint32_t);
+  return {.blocks = backend.blocks_at_once<Body>(name, n, kThreads, shared),
+          .threads = kThreads,
+          .shared = shared};
+}
+
 /// Fills counts [tiles + 1] with the cumulative sums over tiles.
 template <class U>
 void count_tiles(CudaBackend& backend, Context& c, const Tiles<U>& tiles, int64_t* counts) {
   const int64_t n = tiles.count();
-  launch(backend.stream_of(c), "count_tiles",
-         {.blocks = backend.blocks_at_once(n), .threads = kThreads, .shared = kScanRoom * sizeof(uint32_t)},
+  launch(backend.stream_of(c), "count_tiles", grid_of_tiles<CountTiles<U>>(backend, "count_tiles", n),
          CountTiles<U>{tiles, n, counts});
   const int threads = n <= 64 ? 64 : n <= 256 ? 256 : 1024;
   launch(backend.stream_of(c), "scan_tiles", {.threads = threads, .shared = kScanRoom * sizeof(int64_t)},
@@ -161,8 +168,7 @@ void CudaBackend::nonzero(Context& c, View x, View out) {
     const int64_t n = tiles.count();
     const Scratch counts(*this, c, static_cast<size_t>(n + 1) * sizeof(int64_t));
     count_tiles(*this, c, tiles, counts.as<int64_t>());
-    launch(stream_of(c), "write_found",
-           {.blocks = blocks_at_once(n), .threads = kThreads, .shared = kScanRoom * sizeof(uint32_t)},
+    launch(stream_of(c), "write_found", grid_of_tiles<WriteFound<U>>(*this, "write_found", n),
            WriteFound<U>{tiles, n, counts.as<int64_t>(), shape, out.as<int64_t>(), out.stride(0),
                          out.stride(1), out.size(0)});
   });

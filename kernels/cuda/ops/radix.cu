@@ -195,13 +195,15 @@ Pairs<K> sorted(CudaBackend& backend, Context& c, Pairs<K> from, Pairs<K> spare,
   const Scratch counts(backend, c, lines * static_cast<size_t>(d.tiles) * sizeof(uint32_t)),
       totals(backend, c, lines * sizeof(uint32_t));
   d.counts = counts.as<uint32_t>(), d.totals = totals.as<uint32_t>();
-  const int64_t blocks = backend.blocks_at_once(rows * d.tiles);
+  const auto start = [&]<class Body>(const char* name, size_t shared, const Body& body) {
+    launch(stream, name,
+           {.blocks = backend.blocks_at_once<Body>(name, rows * d.tiles, 256, shared), .shared = shared},
+           body);
+  };
   for (bool first = true; first || d.shift < bits; first = false, d.shift += 8) {
-    launch(stream, "count_digits", {.blocks = blocks, .shared = kDigits * sizeof(uint32_t)},
-           CountDigits<K>{from.keys, d});
+    start("count_digits", kDigits * sizeof(uint32_t), CountDigits<K>{from.keys, d});
     launch(stream, "scan_digits", backend.grid_for(rows * kDigits * kWarp), ScanDigits{d});
-    launch(stream, "place_digits", {.blocks = blocks, .shared = sizeof(typename PlaceDigits<K>::Shared)},
-           PlaceDigits<K>{from, spare, d, first});
+    start("place_digits", sizeof(typename PlaceDigits<K>::Shared), PlaceDigits<K>{from, spare, d, first});
     const Pairs<K> swap = from;
     from = spare, spare = swap;
   }

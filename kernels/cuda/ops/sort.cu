@@ -266,10 +266,11 @@ void sort_rows(CudaBackend& backend, Context& c, bool descending, const View& x,
   if (n <= kShort) {
     const int span = power_of_two_above(n), count = span > 512 ? span : 512, threads = count / 2;
     const int64_t needed = blocks_for(rows, count / span);
+    const size_t shared = static_cast<size_t>(count) * kPair;
     launch(stream, "sort_short",
-           {.blocks = backend.blocks_at_once(needed),
+           {.blocks = backend.blocks_at_once<SortShort<K>>("sort_short", needed, threads, shared),
             .threads = threads,
-            .shared = static_cast<size_t>(count) * kPair},
+            .shared = shared},
            SortShort<K>{keys, out, rows, n, span, count});
     return;
   }
@@ -277,10 +278,11 @@ void sort_rows(CudaBackend& backend, Context& c, bool descending, const View& x,
     throw ValueError(str("sort: rows of ", n, " elements are more than a CUDA device sorts at once"));
   if (out.keep <= kTop && (rows >= 8 || n <= 1 << 17)) {
     const int span = power_of_two_above(out.keep);
+    const size_t shared = static_cast<size_t>(span) * kPair + sizeof(typename SelectTop<K>::Shared);
     launch(stream, "select_top",
-           {.blocks = backend.blocks_at_once(rows),
+           {.blocks = backend.blocks_at_once<SelectTop<K>>("select_top", rows, 512, shared),
             .threads = 512,
-            .shared = static_cast<size_t>(span) * kPair + sizeof(typename SelectTop<K>::Shared)},
+            .shared = shared},
            SelectTop<K>{keys, out, rows, n, span, keys.bits()});
     return;
   }

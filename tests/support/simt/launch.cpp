@@ -333,13 +333,15 @@ std::vector<std::string> never_launched() {
   return never;
 }
 const Grid& last_grid() { return blocks_of_thread()[0].grid; }
-int64_t blocks_together(int threads, size_t shared) {
+int64_t blocks_of_processor(int threads, size_t shared) {
   const Settings& s = settings();
-  if (!s.together || shared > s.shared_memory) return 0;
+  if (shared > s.shared_memory) return 0;
   constexpr size_t kOfSystem = 1 << 10;  // in each block
-  return s.processors *
-         std::min({int64_t{32}, int64_t{2048 / threads},
+  return std::min({int64_t{32}, int64_t{2048 / threads}, int64_t{65536 / (s.registers * threads)},
                    static_cast<int64_t>((s.shared_memory + kOfSystem) / (shared + kOfSystem))});
+}
+int64_t blocks_together(int threads, size_t shared) {
+  return settings().together ? settings().processors * blocks_of_processor(threads, shared) : 0;
 }
 
 void barrier(const Who& who) { who.block->wait_as(who.id, State::kAtBarrier); }

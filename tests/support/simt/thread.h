@@ -38,6 +38,8 @@ struct Settings {
   int processors = 4;  ///< of later devices, and for launch_together
   /// shared memory of a block in bytes, on later devices and in launches; a processor has 1 KiB more
   size_t shared_memory = 227 << 10;
+  /// of a thread, in all kernels; they limit the blocks that a processor holds
+  int registers = 32;
   bool together = true;        ///< the device has launch_together
   bool hold_events = false;    ///< events and streams are not done before a wait for them
   bool shares_memory = false;  ///< a process may open its own memory like another process's (CUDA IPC)
@@ -106,8 +108,9 @@ using ThreadFunction = void (*)(const void* body, const Who& who);
 /// The threads for which those of a launch may wait.
 enum class Waits : uint8_t { kForNone, kForBlock, kForGrid };
 void run(const char* name, const Grid& grid, Waits waits, const void* body, ThreadFunction f);
-/// The blocks that the device holds at once: by shared memory, and by 2048 threads and 32 blocks for each
-/// processor.
+/// The blocks that a processor holds at once: by shared memory, 65536 registers, 2048 threads and 32 blocks.
+int64_t blocks_of_processor(int threads, size_t shared);
+/// The same for the device; 0 if it starts no blocks together.
 int64_t blocks_together(int threads, size_t shared);
 
 }  // namespace simt
@@ -227,6 +230,9 @@ void launch(void* stream, const char* name, const Grid& grid, simt::Waits waits,
 template <class Body> void launch(void* stream, const char* name, const Grid& grid, const Body& body) {
   inner::launch(stream, name, grid,
                 inner::independent<Body>() ? simt::Waits::kForNone : simt::Waits::kForBlock, body);
+}
+template <class Body> int64_t blocks_of_processor(const char*, int threads, size_t shared) {
+  return simt::blocks_of_processor(threads, shared);
 }
 template <class Body> int64_t blocks_together(const char*, int threads, size_t shared) {
   return simt::blocks_together(threads, shared);
