@@ -1,6 +1,8 @@
 // The grids of kernels whose blocks loop: as many blocks as the device holds, by registers and shared memory.
 #include <gtest/gtest.h>
 
+#include <vector>
+
 #include "support/simt/operand.h"
 #include "support/simt/thread.h"
 
