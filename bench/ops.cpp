@@ -95,6 +95,16 @@ void matmul_700x200x10000(benchmark::State& state) {
 }
 BENCHMARK(matmul_700x200x10000)->Unit(benchmark::kMillisecond);
 
+// A weight of a half type: row-major, and transposed as that of a layer.
+void matmul_64x1024x1024(benchmark::State& state, DType type, bool transposed) {
+  const Tensor a = randn({64, 1024}).to(type), b = randn({1024, 1024}).to(type);
+  each(state, false, [&] { return transposed ? linear(a, b) : matmul(a, b); });
+}
+BENCHMARK_CAPTURE(matmul_64x1024x1024, float32, kFloat32, false)->Unit(benchmark::kMicrosecond);
+BENCHMARK_CAPTURE(matmul_64x1024x1024, bfloat16, kBFloat16, false)->Unit(benchmark::kMicrosecond);
+BENCHMARK_CAPTURE(matmul_64x1024x1024, float32_transposed, kFloat32, true)->Unit(benchmark::kMicrosecond);
+BENCHMARK_CAPTURE(matmul_64x1024x1024, bfloat16_transposed, kBFloat16, true)->Unit(benchmark::kMicrosecond);
+
 void cross_entropy_700x10000(benchmark::State& state) {
   Tensor x = randn({700, 10000}).requires_grad_();
   const Tensor target = randint(0, 10000, {700});
@@ -126,6 +136,13 @@ void attention(benchmark::State& state, bool causal, bool backward) {
 BENCHMARK_CAPTURE(attention, forward, false, false)->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(attention, both_ways, false, true)->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(attention, causal_both_ways, true, true)->Unit(benchmark::kMillisecond);
+
+// A batch of eight with four short heads.
+void attention_8x4x64x32(benchmark::State& state) {
+  const Tensor q = randn({8, 4, 64, 32}), k = randn({8, 4, 64, 32}), v = randn({8, 4, 64, 32});
+  each(state, false, [&] { return scaled_dot_product_attention(q, k, v); });
+}
+BENCHMARK(attention_8x4x64x32)->Unit(benchmark::kMicrosecond);
 
 void add_floats(benchmark::State& state, int64_t n) {
   const Tensor a = ones({n}), b = ones({n});

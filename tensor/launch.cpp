@@ -319,8 +319,7 @@ void fill_into(const Tensor& y, Scalar value) {
 }
 
 void watch_large_weight(const Tensor& w) {
-  if (w.device().is_cpu() && (w.dtype() == kFloat32 || w.dtype() == kFloat64))
-    w.body().storage->watch_packs(w.address());
+  if (w.device().is_cpu() && is_floating(w.dtype())) w.body().storage->watch_packs(w.address());
 }
 
 }  // namespace weft::launch

@@ -204,6 +204,8 @@ def attention():
     report("attention/forward", forward)
     report("attention/both_ways", lambda: torch.autograd.grad(run(), heads, seed))
     report("attention/causal_both_ways", lambda: torch.autograd.grad(run(True), heads, seed))
+    short = [torch.randn(8, 4, 64, 32) for _ in range(3)]
+    report("attention_8x4x64x32", lambda: nn.functional.scaled_dot_product_attention(*short))
 
 
 def ops():
@@ -220,8 +222,7 @@ def ops():
     report("small_add_both_ways", small_add_both_ways, inner=100)
     report("chain_of_1000_adds", lambda: chain(torch.add))
     report("chain_of_1000_muls", lambda: chain(torch.mul))
-    state, w1, b1, w2, b2 = (torch.randn(1, 4), torch.randn(128, 4), torch.zeros(128), torch.randn(2, 128),
-                             torch.zeros(2))
+    state, w1, b1, w2, b2 = (torch.randn(n) for n in ((1, 4), (128, 4), 128, (2, 128), 2))
     linear = nn.functional.linear
     report("small_policy_step", lambda: torch.softmax(linear(torch.relu(linear(state, w1, b1)), w2, b2), 1),
            inner=100)
@@ -235,15 +236,14 @@ def ops():
     loss("cross_entropy_700x10000")
     attention()
     table, ids, seed = nn.Embedding(10000, 200), torch.randint(10000, (700,)), torch.randn(700, 200)
-
-    def embedding_step():
-        table.zero_grad(set_to_none=True)
-        table(ids).backward(seed)
-
-    report("EmbeddingStep", embedding_step)
+    report("EmbeddingStep", lambda: (table.zero_grad(set_to_none=True), table(ids).backward(seed)))
     if FAST_BLAS:
         m, w = torch.randn(700, 200), torch.randn(10000, 200)
         report("matmul_700x200x10000", lambda: linear(m, w))
+        for dtype in (torch.float32, torch.bfloat16):
+            a, b, of = torch.randn(64, 1024).to(dtype), torch.randn(1024, 1024).to(dtype), str(dtype)[6:]
+            report(f"matmul_64x1024x1024/{of}", lambda a=a, b=b: a @ b)
+            report(f"matmul_64x1024x1024/{of}_transposed", lambda a=a, b=b: linear(a, b))
         for n in (1024, 2048):
             a, b = torch.randn(n, n), torch.randn(n, n)
             report(f"floor/product/{n}", lambda a=a, b=b: a @ b)

@@ -163,6 +163,8 @@ void packed_gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T*
   kept.keep();
 }
 
+template <class T> bool is_cached(int64_t n, int64_t k) { return n * k * int64_t{sizeof(T)} <= kCachedBytes; }
+
 /// A product by our tiles.
 template <class T>
 void tile_gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int64_t c_row,
@@ -171,10 +173,8 @@ void tile_gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c
   if (n == 1 && m > 1 && c_row == 1 && !finish.bias && (a.row == 1 || (a.col == 1 && b.row == 1)))
     return direct_gemm<T>(1, m, k, b.transposed(), a.transposed(), c, m, finish, relu);
   const bool row_major = b.col == 1, dots = b.row == 1 && a.col == 1;
-  const int64_t bytes = n * k * int64_t{sizeof(T)};
-  const int64_t few = bytes > kCachedBytes ? kDirectRowsOfPack : kFewRows;
-  if ((row_major && (m <= few || !packs::may_be_watched(b.data))) ||
-      (dots && (m <= (bytes > kCachedBytes ? kDotRows : 2 * kDotRows) || m * n * k <= 4096)))
+  const int64_t few = is_cached<T>(n, k) ? kFewRows : kDirectRowsOfPack;
+  if ((row_major && (m <= few || !packs::may_be_watched(b.data))) || (dots && takes_dots<T>(m, n, k)))
     return direct_gemm(m, n, k, a, b, c, c_row, finish, relu);
   packed_gemm(m, n, k, a, b, c, c_row, finish, relu);
 }
@@ -198,6 +198,10 @@ void engine_gemm(GemmEngine engine, int64_t m, int64_t n, int64_t k, Operand<flo
 }
 
 }  // namespace
+
+template <class T> bool takes_dots(int64_t m, int64_t n, int64_t k) {
+  return m <= (is_cached<T>(n, k) ? 2 * kDotRows : kDotRows) || m * n * k <= 4096;
+}
 
 template <class T>
 void gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int64_t c_row, Finish<T> finish,
@@ -234,6 +238,7 @@ void gemm_here(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c
   }
 }
 
+template bool takes_dots<float>(int64_t, int64_t, int64_t);
 template void gemm_here<float>(int64_t, int64_t, int64_t, Operand<float>, Operand<float>, float*, int64_t,
                                Finish<float>);
 template void gemm_here<double>(int64_t, int64_t, int64_t, Operand<double>, Operand<double>, double*, int64_t,

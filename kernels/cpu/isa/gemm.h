@@ -11,7 +11,11 @@ template <class T>
 void gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int64_t c_row,
           Finish<T> finish = {}, bool relu = false);
 
-/// The same as one task on the calling thread; each operand has one stride of 1. With WEFT_AUTOTUNE=1 the
+/// Whether that is made by dot products where the rows of a and the columns of b are contiguous. Products of
+/// one column always are.
+template <class T> bool takes_dots(int64_t m, int64_t n, int64_t k);
+
+/// The product as one task on the calling thread; each operand has one stride of 1. With WEFT_AUTOTUNE=1 the
 /// table has the choice all the same: beside other tasks no engine can be measured.
 template <class T>
 void gemm_here(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int64_t c_row,

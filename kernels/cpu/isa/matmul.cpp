@@ -4,6 +4,7 @@
 #include <weft/kernels/cpu/isa/elementwise.h>
 #include <weft/kernels/cpu/isa/gemm.h>
 #include <weft/kernels/cpu/isa/tasks.h>
+#include <weft/kernels/cpu/packs.h>
 #include <weft/kernels/inner/convert.h>
 
 namespace weft::kernels::WEFT_ISA_NS {
@@ -95,18 +96,48 @@ template <class T> void narrow(T* dst, float* src, int64_t rows, int64_t columns
            {dst, dtype_of<T>, {rows, columns}, {row, col}});
 }
 
+/// A matrix of a half dtype as floats in `dst`. A transposed one stays so, unless it has to be row-major: it is
+/// contiguous the other way.
+template <class T>
+Operand<float> widened(float* dst, const T* src, int64_t rows, int64_t columns, int64_t row, int64_t col,
+                       bool row_major) {
+  if (row != 1 || col == 1) {
+    widen(dst, src, rows, columns, row, col);
+    return {dst, columns, 1};
+  }
+  const Scratch<float> apart(row_major ? rows * columns : 0);
+  float* const to = row_major ? apart.get() : dst;
+  widen(to, src, columns, rows, col, row);
+  if (!row_major) return {to, 1, rows};
+  copy_any({to, DType::kFloat32, {rows, columns}, {1, rows}},
+           {dst, DType::kFloat32, {rows, columns}, {columns, 1}});
+  return {dst, columns, 1};
+}
+
+/// The floats of a weight of a half type are kept as a pack, row-major. A row has the same bits among few rows
+/// as among many: no product is made by dot products, except those of one column.
 template <class T>
 void run_half(const Problem& p, const T* a, const T* b, const T* bias, T* c, Finish<float> finish,
               bool relu) {
-  const Scratch<float> x(p.m * p.k), y(p.k * p.n), z(p.m * p.n), w(bias ? p.n : 1);
+  const int64_t numbers = p.k * p.n, bytes = numbers * int64_t{sizeof(float)};
+  packs::Lease kept;
+  if (p.b_batch == 0 && bytes >= packs::kLeastBytes && packs::may_be_watched(b))
+    kept = packs::Lease({b, p.k, p.n, p.b_row, p.b_col, 1, int{sizeof(T)}, kLanes<float>},
+                        static_cast<size_t>(bytes));
+  auto* const pack = static_cast<float*>(kept.data());
+  const Scratch<float> x(p.m * p.k), y(pack ? 0 : numbers), z(p.m * p.n), w(bias ? p.n : 1);
+  const bool row_major = pack || takes_dots<float>(p.m, p.n, p.k);
+  Operand<float> right{pack, p.n, 1};
   if (bias) widen(w.get(), bias, 1, p.n, 0, p.bias_stride), finish.bias = w.get();
   for (int64_t i = 0; i < p.batch; ++i) {
-    widen(x.get(), a + i * p.a_batch, p.m, p.k, p.a_row, p.a_col);
-    if (i == 0 || p.b_batch != 0) widen(y.get(), b + i * p.b_batch, p.k, p.n, p.b_row, p.b_col);
+    const auto left = widened(x.get(), a + i * p.a_batch, p.m, p.k, p.a_row, p.a_col, p.n == 1);
+    if (p.b_batch != 0 || (i == 0 && !kept.is_filled()))
+      right = widened(pack ? pack : y.get(), b + i * p.b_batch, p.k, p.n, p.b_row, p.b_col, row_major);
     if (finish.beta != 0) widen(z.get(), c + i * p.c_batch, p.m, p.n, p.c_row, p.c_col);
-    gemm<float>(p.m, p.n, p.k, {x.get(), p.k, 1}, {y.get(), p.n, 1}, z.get(), p.n, finish, relu);
+    gemm<float>(p.m, p.n, p.k, left, right, z.get(), p.n, finish, relu);
     narrow(c + i * p.c_batch, z.get(), p.m, p.n, p.c_row, p.c_col);
   }
+  kept.keep();
 }
 
 template <class T>
