@@ -96,8 +96,8 @@ template <class T> void narrow(T* dst, float* src, int64_t rows, int64_t columns
            {dst, dtype_of<T>, {rows, columns}, {row, col}});
 }
 
-/// A matrix of a half dtype as floats in `dst`. A transposed one stays so, unless it has to be row-major: it is
-/// contiguous the other way.
+/// A matrix of a half dtype as floats in `dst`. A transposed one stays so, unless it has to be row-major: it
+/// is contiguous the other way.
 template <class T>
 Operand<float> widened(float* dst, const T* src, int64_t rows, int64_t columns, int64_t row, int64_t col,
                        bool row_major) {
@@ -114,8 +114,8 @@ Operand<float> widened(float* dst, const T* src, int64_t rows, int64_t columns, 
   return {dst, columns, 1};
 }
 
-/// The floats of a weight of a half type are kept as a pack, row-major. A row has the same bits among few rows
-/// as among many: no product is made by dot products, except those of one column.
+/// The floats of a weight of a half type are kept as a pack, row-major. A row has the same bits among few
+/// rows as among many: no product is made by dot products, except those of one column.
 template <class T>
 void run_half(const Problem& p, const T* a, const T* b, const T* bias, T* c, Finish<float> finish,
               bool relu) {
