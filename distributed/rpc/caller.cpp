@@ -60,9 +60,9 @@ CallId Caller::start(Life to, Kind kind, Message message, const CallOptions& cal
         PeerLost(name, str("worker '", name, "' is lost: another life has taken its place"))));
     return {};
   }
+  PendingCall call;  // before the hold: its context may own the table
   PeerTable::Hold hold(peers_);
   Peer& p = peers_.of(to, &hold);
-  PendingCall call;
   try {
     core_.interceptors.each(
         [&](Interceptor& i) { i.request_sending(core_.owner, p.life(), kind, call_options.what, message); });

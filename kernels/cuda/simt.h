@@ -233,13 +233,13 @@ template <class Body> int64_t blocks_of_processor(const char* name, int threads,
   int device = 0;
   inner::check(name, cudaGetDevice(&device));
   const std::lock_guard lock(mutex);
-  const auto [at, is_new] = known.try_emplace({device, threads, shared}, 0);
-  if (is_new) {
-    inner::allow_shared<Body>(name, shared);
-    inner::check(
-        name, cudaOccupancyMaxActiveBlocksPerMultiprocessor(&at->second, inner::run<Body>, threads, shared));
-  }
-  return at->second;
+  const std::tuple key(device, threads, shared);
+  if (const auto at = known.find(key); at != known.end()) return at->second;
+  int blocks = 0;
+  inner::allow_shared<Body>(name, shared);
+  inner::check(name,
+               cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, inner::run<Body>, threads, shared));
+  return known[key] = blocks;  // not before: a call that failed is made again
 }
 
 /// The same for the device; 0 if it starts no blocks together.

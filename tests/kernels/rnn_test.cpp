@@ -175,6 +175,9 @@ TEST(Rnn, forward_matches_plain_loops_when_columns_are_cut) {
   each_isa([] {
     for (RnnMode mode : {RnnMode::kLstm, RnnMode::kGru}) {
       check_forward<double>({mode, false}, {2, 5, 3, 307});
+      // one vector more than whole panels
+      check_forward<float>({mode, false}, {2, 20, 3, 248});
+      check_forward<double>({mode, false}, {2, 40, 3, 172});
       check_forward<float>({mode, true}, {2, 17, 3, 301}, {true, true, false});
     }
   });
@@ -263,9 +266,10 @@ TEST(Rnn, backward_of_one_row_cut_by_columns_agrees_with_rows_apart) {
 
 TEST(Rnn, float_gradients_of_a_large_layer_agree_with_double) {
   each_isa([] {
-    for (RnnMode mode : {RnnMode::kLstm, RnnMode::kGru}) {
-      Case<float> single({mode, true}, {5, 19, 23, 211}, {});
-      Case<double> wide({mode, true}, {5, 19, 23, 211}, {});
+    for (RnnMode mode : {RnnMode::kLstm, RnnMode::kGru, RnnMode::kTanh}) {
+      const Sizes sizes = mode == RnnMode::kTanh ? Sizes{5, 64, 3, 248} : Sizes{5, 20, 23, 248};
+      Case<float> single({mode, true}, sizes, {});
+      Case<double> wide({mode, true}, sizes, {});
       single.forward(), single.backward();
       wide.forward(), wide.backward();
       const auto compare = [](Array<float>& a, Array<double>& b, const char* name) {
@@ -308,7 +312,7 @@ TEST(Rnn, an_empty_sequence_returns_the_state_and_empty_gradients) {
 
 TEST(Rnn, has_the_same_bits_for_any_thread_count) {
   each_isa([] {
-    for (const Sizes& s : {Sizes{4, 29, 13, 67}, Sizes{3, 7, 13, 331}})
+    for (const Sizes& s : {Sizes{4, 29, 13, 67}, Sizes{3, 7, 13, 331}, Sizes{3, 20, 13, 200}})
       for (RnnMode mode : {RnnMode::kLstm, RnnMode::kGru})
         expect_same_bits_for_any_thread_count([&] {
           Case<float> k({mode, false}, s, {});

@@ -4,13 +4,21 @@
 
 #include <weft/distributed/runtime/sync.h>
 
+#if defined(__SANITIZE_THREAD__)
+#define WEFT_THREAD_SANITIZER 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define WEFT_THREAD_SANITIZER 1
+#endif
+#endif
+
 namespace weft::rpc::inner {
 
 /// Each thread calls pass() before it gives data to gRPC, and after it has got data from gRPC. Thread safety:
 /// any thread.
 class Handoff {
  public:
-#if defined(__SANITIZE_THREAD__)
+#if defined(WEFT_THREAD_SANITIZER)
   void pass() { MutexLock lock(mutex_); }
 
  private:

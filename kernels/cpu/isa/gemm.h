@@ -12,7 +12,7 @@ void gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int
           Finish<T> finish = {}, bool relu = false);
 
 /// Whether that is made by dot products where the rows of a and the columns of b are contiguous. Products of
-/// one column always are.
+/// one column without a bias always are.
 template <class T> bool takes_dots(int64_t m, int64_t n, int64_t k);
 
 /// The product as one task on the calling thread; each operand has one stride of 1. With WEFT_AUTOTUNE=1 the

@@ -46,6 +46,8 @@ template <class T> constexpr int64_t packed_columns(int64_t n) {
 /// A last panel of one vector would wait for its sums, so the one before it gives it another. These are the
 /// columns of such a panel at most; none with panels of two vectors.
 template <class T> inline constexpr int64_t kShortPanel = kPanelVectors > 2 ? kLanes<T> : 0;
+/// Panels of each part of b where tasks share its columns. A short panel and the last one are one part's.
+template <class T> inline constexpr int64_t kLeastPanels = kShortPanel<T> > 0 ? 2 : 1;
 /// Columns of the panel, or of the block of b, that begins where `rest` columns are left.
 template <class T> constexpr int64_t panel_columns(int64_t rest) {
   if (rest <= kPanel<T>) return rest;
@@ -90,8 +92,9 @@ template <class T> struct Side {
 /// The positive part of c [m, n] in place; NaN stays.
 template <class T> void positive_part(int64_t m, int64_t n, T* c, int64_t c_row);
 
-/// c[m, n0..n1) = finish(a[m, k] b[k, n]) on the calling thread, n0 a multiple of kPanel. Packs are those of
-/// pack_a and pack_b. `relu`: the positive part of that, taken while a strip is in the cache.
+/// c[m, n0..n1) = finish(a[m, k] b[k, n]) on the calling thread, n0 a multiple of kPanel. So is n1, and n has
+/// kLeastPanels or more after it, unless n1 is n. Packs are those of pack_a and pack_b. `relu`: the positive
+/// part of that, taken while a strip is in the cache.
 template <class T>
 void multiply(int64_t m, int64_t n, int64_t k, Side<T> a, Side<T> b, int64_t n0, int64_t n1, T* c,
               int64_t c_row, Finish<T> finish, bool relu = false);

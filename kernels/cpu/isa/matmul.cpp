@@ -105,7 +105,13 @@ Operand<float> widened(float* dst, const T* src, int64_t rows, int64_t columns, 
     widen(dst, src, rows, columns, row, col);
     return {dst, columns, 1};
   }
-  const Scratch<float> apart(row_major ? rows * columns : 0);
+  Scratch<float> apart;
+  try {
+    apart.resize(row_major ? rows * columns : 0);
+  } catch (const OutOfMemoryError&) {  // number by number
+    widen(dst, src, rows, columns, row, col);
+    return {dst, columns, 1};
+  }
   float* const to = row_major ? apart.get() : dst;
   widen(to, src, columns, rows, col, row);
   if (!row_major) return {to, 1, rows};
@@ -115,15 +121,17 @@ Operand<float> widened(float* dst, const T* src, int64_t rows, int64_t columns, 
 }
 
 /// The floats of a weight of a half type are kept as a pack, row-major. A row has the same bits among few
-/// rows as among many: no product is made by dot products, except those of one column.
+/// rows as among many: no product is made by dot products, except those of one column without a bias.
 template <class T>
 void run_half(const Problem& p, const T* a, const T* b, const T* bias, T* c, Finish<float> finish,
               bool relu) {
   const int64_t numbers = p.k * p.n, bytes = numbers * int64_t{sizeof(float)};
+  constexpr int kElement =
+      int{sizeof(T)} + 256 * (1 + static_cast<int>(dtype_of<T>));  // no other pack has it
   packs::Lease kept;
   if (p.b_batch == 0 && bytes >= packs::kLeastBytes && packs::may_be_watched(b))
-    kept = packs::Lease({b, p.k, p.n, p.b_row, p.b_col, 1, int{sizeof(T)}, kLanes<float>},
-                        static_cast<size_t>(bytes));
+    kept =
+        packs::Lease({b, p.k, p.n, p.b_row, p.b_col, 1, kElement, kLanes<float>}, static_cast<size_t>(bytes));
   auto* const pack = static_cast<float*>(kept.data());
   const Scratch<float> x(p.m * p.k), y(pack ? 0 : numbers), z(p.m * p.n), w(bias ? p.n : 1);
   const bool row_major = pack || takes_dots<float>(p.m, p.n, p.k);

@@ -99,7 +99,9 @@ struct RnnPartition {
   Parts panels;  ///< of H, in panels
   int64_t panel, hidden;
 
-  RnnPartition(int64_t batch, int64_t gates, int64_t h, int64_t panel_width, int64_t element_size)
+  /// `least`: panels that each part has at least.
+  RnnPartition(int64_t batch, int64_t gates, int64_t h, int64_t panel_width, int64_t element_size,
+               int64_t least)
       : by_rows(num_threads() > 1 && gates * h * h * element_size <= (int64_t{3} << 18)),
         rows(batch, kStripRows),
         panels(0, 1),
@@ -107,7 +109,7 @@ struct RnnPartition {
         hidden(h) {
     const int64_t count = (h + panel - 1) / panel;
     int64_t tasks = batch * gates * h * h >> 19;
-    if (tasks > count) tasks = count;
+    if (tasks > count / least) tasks = count / least;
     if (tasks > 16) tasks = 16;
     if (tasks < 1) tasks = 1;
     if (rows.count < 2 && tasks > 1) by_rows = false;

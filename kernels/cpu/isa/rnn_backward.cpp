@@ -185,7 +185,7 @@ void run(const RnnLayer& layer, const RnnInputs& in, const RnnOutputs& out, V dy
       packed.keep();
     }
     b.packed = packed.get();
-    b.run(RnnPartition(batch, layer.gates(), hidden, kPanel<T>, sizeof(T)));
+    b.run(RnnPartition(batch, layer.gates(), hidden, kPanel<T>, sizeof(T), kLeastPanels<T>));
   }
 
   const auto give = [&](V to, auto&& write) {

@@ -208,7 +208,7 @@ template <class T> void run(const RnnLayer& layer, const RnnInputs& in, const Rn
       packed.keep();
     }
     f.packed = packed.get();
-    f.run(RnnPartition(batch, gate_count, hidden, kPanel<T>, sizeof(T)));
+    f.run(RnnPartition(batch, gate_count, hidden, kPanel<T>, sizeof(T), kLeastPanels<T>));
   }
 
   if (hn.defined()) {
