@@ -259,9 +259,9 @@ GOALS = [
     Goal("echo of 16 MiB, same host", echo(16), row(f"floor/two_copies/{16 << 20}"), near(1.15),
          why="it is the floor's two copies, nearly all of the time in memmove by perf; tried: sockets "
              "of our own with payloads read into the memory of the tensor (35.7 to 10.8 ms), memory files in "
-             "place of the socket (2.66 ms in the kept table of a Xeon), on an AMD EPYC in three turns: "
-             "fetches 2 KiB ahead in the sender's copy, which lose (1.72, 2.96, 1.50 to 1.97, 2.85, "
-             "1.71 ms), its stores past the caches (1.40, 1.46, 1.39 to 1.32, 1.28, 1.51)"),
+             "place of the socket (2.66 ms in the kept table of a Xeon), fetches 2 KiB ahead in the "
+             "sender's copy (three turns of an EPYC, 1.72, 2.96, 1.50 to 1.97, 2.85, 1.71 ms), its stores "
+             "past the caches (1.40, 1.46, 1.39 to 1.32, 1.28, 1.51)"),
     Goal("echo of 64 MiB, same host", echo(64), row(f"floor/two_copies/{64 << 20}"), ahead(4),
          why="two copies into warm memory alone take a quarter of PyTorch's time or more; tried: payloads "
              "read into the memory of the tensor (109 to 41 ms), memory files in place of the socket (18.7 "
