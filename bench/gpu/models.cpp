@@ -260,7 +260,7 @@ void language_model(Bench& b, int64_t vocabulary, int64_t size, double dropout, 
       for (int i = 0; i < 2; ++i) step();  // libraries and the optimizer allocate their state
       cuda::Graph graph(gpu);
       const auto capture = [&] { graph.capture(step); };
-      const std::optional<Spans> spans = spans_of(capture);
+      const std::optional<Spans> spans = launches.empty() ? std::nullopt : spans_of(capture);
       if (!spans) capture();
       if (b.shows(name, launches, spans)) b.run(name, [&] { graph.replay(); });
     } catch (const Error& e) {

@@ -9,8 +9,10 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <system_error>
 
 #include <weft/kernels/cuda/trace.h>
+#include <weft/kernels/error.h>
 #include <weft/kernels/str.h>
 
 namespace weft::bench {
@@ -22,8 +24,10 @@ using Spans = std::map<std::string, int>;
 /// `work`; IoError if the folder of temporary files takes none.
 template <class F> std::optional<Spans> spans_of(const F& work) {
   if (cuda::inner::traces) return std::nullopt;
-  const std::filesystem::path file =
-      std::filesystem::temp_directory_path() / str("weft_bench_", getpid(), ".json");
+  std::error_code problem;
+  const std::filesystem::path folder = std::filesystem::temp_directory_path(problem);
+  if (problem) throw IoError(str("the folder of temporary files: ", problem.message()));
+  const std::filesystem::path file = folder / str("weft_bench_", getpid(), ".json");
   cuda::start_trace(file.string());
   try {
     work();
@@ -42,7 +46,7 @@ template <class F> std::optional<Spans> spans_of(const F& work) {
     ++spans[line.substr(from, line.find("\"}", from) - from)];
   }
   in.close();
-  std::filesystem::remove(file);
+  std::filesystem::remove(file, problem);  // one that stays is no failure of the row
   return spans;
 }
 

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -161,6 +162,20 @@ TEST_F(SimtTrace, bench_gpu_leaves_a_row_out_whose_call_does_not_issue_its_kerne
   b.run_with({{"Tanh"}}, "Shown/3", work);
   EXPECT_EQ(b.rows.size(), 3u);
   EXPECT_FALSE(named(finish(), "Exp", 0).empty());
+}
+
+TEST_F(SimtTrace, bench_gpu_fails_one_row_where_no_folder_takes_a_trace) {
+  const char* const set = std::getenv("TMPDIR");
+  const string before = set ? set : "";
+  const Tensor x = ones({7}, {.device = gpu});
+  bench::Bench b;
+  b.samples = 1, b.seconds = 0;
+  setenv("TMPDIR", "/no/such/folder", 1);
+  b.run_with({{"Exp"}}, "Failed", [&] { exp(x); });
+  set ? setenv("TMPDIR", before.c_str(), 1) : unsetenv("TMPDIR");
+  EXPECT_EQ(b.failures, 1);
+  b.run_with({{"Exp"}}, "Shown", [&] { exp(x); });
+  EXPECT_EQ(b.rows.size(), 1u);
 }
 
 TEST(BenchGpu, a_row_of_another_form_stands_beside_the_figure_of_its_work) {
