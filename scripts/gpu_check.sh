@@ -71,14 +71,17 @@ done
 
 python=''
 for candidate in python3 python; do
-  "$candidate" -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' >/dev/null 2>&1 &&
+  timeout -k 5 30 "$candidate" -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' \
+    >/dev/null 2>&1 &&
     python=$candidate && break
 done
 # The text of nvidia-smi on a failure goes to its output too.
-device=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null) || device=''
+device=$(timeout -k 5 30 nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null) || device=''
 device=${device%%$'\n'*}
 [ -n "$device" ] || [ -z "$python" ] ||
-  device=$("$python" -c 'import torch; print(torch.cuda.get_device_name())')
+  device=$(timeout -k 5 30 "$python" -c 'import torch; print(torch.cuda.get_device_name())')
+[ -n "$device" ] ||  # a driver without its programs
+  device=$(sed -n 's/^Model:[[:space:]]*//p' /proc/driver/nvidia/gpus/*/information 2>/dev/null | head -1)
 [ -n "$device" ] || device=none
 # cuDNN, cuBLAS and NCCL may have come with python packages instead of the toolkit.
 package_with() {  # package_with FILE MODULE...: the folder of the first python package that has the file

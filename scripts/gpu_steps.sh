@@ -11,7 +11,7 @@ build_googletest() {  # from the carried sources, where the machine has none; us
 }
 build() {
   local arch generator=() prefix=()
-  arch=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null) || arch=''
+  arch=$(timeout -k 5 30 nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null) || arch=''
   arch=${arch%%$'\n'*} arch=${arch//./}
   command -v ninja >/dev/null && generator=(-G Ninja)
   [ ! -d "$carried" ] || prefix=(-DCMAKE_PREFIX_PATH="$PWD/build/gpu_prefix;$PWD/$carried/prefix")
