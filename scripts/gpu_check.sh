@@ -148,12 +148,16 @@ finish() {
   [ "$failed" -ne 0 ] || exit "$late"
   exit 1
 }
-await() {  # await COMMAND...: runs it so that a signal to this script is heard meanwhile
+# await TITLE COMMAND...: runs it so that a signal to this script is heard meanwhile, which gets a row of that
+# title.
+await() {
   local code=0
+  current=$1
+  shift
   "$@" &
   running=$!
   wait "$running" || code=$?
-  running=''
+  running='' current=''
   return "$code"
 }
 end_tree() {  # end_tree PROCESS: ends it and those that it has started
@@ -176,6 +180,15 @@ at_most() {  # at_most SECONDS: or the time that is left
   local time
   time=$(left)
   if [ "$1" -lt "$time" ]; then echo "$1"; else echo "$time"; fi
+}
+# limited LIMIT COMMAND...: 124 if it runs into its limit, also where it has to be killed then. So 137 has
+# another reason, such as a lack of memory.
+limited() {
+  local limit=$1 start=$SECONDS code=0
+  shift
+  timeout -k 10 "$limit" "$@" || code=$?
+  [ "$code" -ne 137 ] || [ $((SECONDS - start)) -lt "$limit" ] || code=124
+  return "$code"
 }
 leave_out() { late=3 && row "$1" "left out" 0 "no time left of --seconds $seconds"; }
 logged() {  # logged FILE COMMAND...
@@ -212,18 +225,19 @@ tests_of() {
   fi
 }
 
-# step TITLE LOG LIMIT COMMAND...: runs it, keeps its output, adds a row. LIMIT: most seconds; a function sees
-# them as `limit`, or fewer, and ends in time. Lines `gpu_check.sh: ...` of the output go to the row.
+# step TITLE LOG LIMIT COMMAND...: runs it, keeps its output, adds a row. LIMIT: most seconds. A function sees
+# them as `own`, and as `limit` those that there is time for, and ends in time. Lines `gpu_check.sh: ...` of
+# the output go to the row.
 step() {
   local title=$1 log=$results/$name.$2.log own=$3 start=$SECONDS status=passed note='' limit code=0 said
   shift 3
-  limit=$(at_most "$own") current=$title
+  limit=$(at_most "$own")
   if [ "$limit" -lt 10 ]; then leave_out "$title"; return 0; fi
   printf '\n=== %s ===\n' "$title"
   if [ "$(type -t "$1")" = function ]; then
-    await logged "$log" "$@" || code=$?
+    await "$title" logged "$log" "$@" || code=$?
   else
-    await logged "$log" timeout -k 10 "$limit" "$@" || code=$?
+    await "$title" logged "$log" limited "$limit" "$@" || code=$?
   fi
   if grep -q '^\[==========\].* ran' "$log"; then
     tests_of "$log"
@@ -243,8 +257,7 @@ step() {
   elif [ "$device" != none ] && [ "$code" -eq 0 ] && [ "$status" != passed ]; then
     code=1 note+="${note:+, }skipped although there is a device"
   fi
-  # 137: killed, by `timeout` if it is late
-  if [ "$code" -eq 124 ] || { [ "$code" -eq 137 ] && [ $((SECONDS - start)) -ge "$limit" ]; }; then
+  if [ "$code" -eq 124 ]; then
     status=FAILED note="ran into its limit of $limit s${note:+, $note}"
   elif [ "$code" -ne 0 ]; then
     status=FAILED note="exit $code${note:+, $note}"

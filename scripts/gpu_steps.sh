@@ -1,13 +1,13 @@
 # The steps of gpu_check.sh, which reads this file and sets most of the variables. step_NAME adds the rows of
-# a step. Functions that `step` calls see their `limit`.
+# a step. Functions that `step` calls see their `limit`, and `own`.
 # shellcheck shell=bash disable=SC2034,SC2154
 
 build_googletest() {  # from the carried sources, where the machine has none; uses the caller's generator
   [ -d "$carried/googletest" ] || return 0
-  timeout -k 10 "$limit" cmake -S "$carried/googletest" -B build/gpu_googletest "${generator[@]}" \
+  limited "$limit" cmake -S "$carried/googletest" -B build/gpu_googletest "${generator[@]}" \
     -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_STANDARD=17 \
     -DCMAKE_INSTALL_PREFIX="$PWD/build/gpu_prefix" -DCMAKE_INSTALL_LIBDIR=lib &&
-    timeout -k 10 "$limit" cmake --build build/gpu_googletest -j "$(nproc)" --target install
+    limited "$limit" cmake --build build/gpu_googletest -j "$(nproc)" --target install
 }
 build() {
   local arch generator=() prefix=()
@@ -18,11 +18,11 @@ build() {
   [ ! -f "$cublas/include/cublasLt.h" ] || prefix+=(-DWEFT_CUBLAS_DIR="$cublas")
   [ ! -f "$cudnn/include/cudnn.h" ] || prefix+=(-DWEFT_CUDNN_INCLUDE_DIR="$cudnn/include")
   build_googletest &&
-    timeout -k 10 "$limit" cmake -S . -B build/gpu "${generator[@]}" "${prefix[@]}" \
+    limited "$limit" cmake -S . -B build/gpu "${generator[@]}" "${prefix[@]}" \
       -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE="-O2 -DNDEBUG" -DWEFT_CUDA=ON \
       -DWEFT_CUDA_ARCHITECTURES="${arch:-90}" -DWEFT_WERROR=OFF -DWEFT_DISTRIBUTED=OFF \
       -DWEFT_BUILD_EXAMPLES=ON -DWEFT_INSTALL=OFF &&
-    timeout -k 10 "$limit" cmake --build build/gpu -j "$(nproc)" \
+    limited "$limit" cmake --build build/gpu -j "$(nproc)" \
       --target test_cuda test_plugin test_nn test_optim bench_gpu hello_cuda
 }
 
@@ -31,16 +31,16 @@ build() {
 # cuDNN's recurrent layers repeat their bits with the first. Attention is on weft's kernels, as by default;
 # its tests on cuDNN switch that on themselves.
 repeats=(env "CUBLAS_WORKSPACE_CONFIG=${CUBLAS_WORKSPACE_CONFIG:-:4096:2}" WEFT_CUDNN_ATTENTION=0)
-# in_parts LIMIT FILTER COMMAND...: the tests of the filter, shared among processes, since most of their time
+# in_parts FILTER COMMAND...: the tests of the filter, shared among processes, since most of their time
 # goes to gradients on the host. The command starts each of them, with `{}` replaced by its number from 10. A
-# part without time is cut off, and the log says how many.
+# part without time is cut off, and the log says how many. One that runs into the step's own limit has failed.
 in_parts() {
-  local limit=$1 filter=$2 parts part status=0 code cut=0 pids=()
-  shift 2
+  local filter=$1 parts part status=0 code cut=0 pids=()
+  shift
   parts=$(nproc)
   [ "$parts" -le 16 ] || parts=16
   for part in $(seq 0 $((parts - 1))); do
-    timeout -k 10 "$limit" env GTEST_TOTAL_SHARDS="$parts" GTEST_SHARD_INDEX="$part" \
+    limited "$limit" env GTEST_TOTAL_SHARDS="$parts" GTEST_SHARD_INDEX="$part" \
       "${@//\{\}/$((part + 10))}" "$bin/test_cuda" --gtest_filter="$filter" \
       >"$results/$name.part.$part" 2>&1 &
     pids+=($!)
@@ -48,11 +48,11 @@ in_parts() {
   for part in $(seq 0 $((parts - 1))); do
     code=0
     wait "${pids[$part]}" || code=$?
-    case $code in
-      0) ;;
-      124 | 137) cut=$((cut + 1)) ;;
-      *) status=$code ;;
-    esac
+    if [ "$code" -eq 124 ] && [ "$limit" -lt "$own" ]; then
+      cut=$((cut + 1))
+    elif [ "$code" -ne 0 ]; then
+      status=$code
+    fi
     cat "$results/$name.part.$part"
     rm -f "$results/$name.part.$part"
   done
@@ -60,15 +60,20 @@ in_parts() {
   return "$status"
 }
 # With WEFT_CUDA_SYNC a bad index shows in the call that was given it, as the table expects.
-op_table() { in_parts "$limit" 'CudaOpTable*' env WEFT_CUDA_SYNC=1 "${repeats[@]}"; }
+op_table() { in_parts 'CudaOpTable*' env WEFT_CUDA_SYNC=1 "${repeats[@]}"; }
 step_ops() { step "op table on the device" op_table 180 op_table; }
 
-# The figures on standard output and in a file. With the environment that the user gave PyTorch: its own
-# libraries and workspace.
+# The figures on standard output and in a file, in half of the time that is left. With the environment that
+# the user gave PyTorch: its own libraries and workspace.
 pytorch() {
-  local file=$results/$name.pytorch.txt code=0
-  LD_LIBRARY_PATH=$peer_path PYTHONDONTWRITEBYTECODE=1 timeout -k 10 "$limit" \
+  local file=$results/$name.pytorch.txt code=0 half=$(($(left) / 2))
+  [ "$half" -ge "$limit" ] || limit=$half
+  LD_LIBRARY_PATH=$peer_path PYTHONDONTWRITEBYTECODE=1 limited "$limit" \
     "$python" bench/peers/torch_gpu.py "$filter" "${quick[@]}" | tee "$file" || code=$?
+  if [ "$code" -eq 124 ] && [ "$limit" -lt "$own" ]; then
+    echo "gpu_check.sh: cut off: it had $limit s of --seconds $seconds"
+    code=0
+  fi
   echo "gpu_check.sh: $(wc -l <"$file") figures"
   return "$code"
 }
@@ -104,7 +109,7 @@ step_bench() {
   if [ -n "$python" ] && [ "$(left)" -lt 60 ]; then
     leave_out "PyTorch's figures"
   elif [ -n "$python" ]; then
-    step "PyTorch's figures" pytorch "$(($(left) < 300 ? $(left) / 2 : 150))" pytorch
+    step "PyTorch's figures" pytorch 150 pytorch
     peers=(--peers="$results/$name.pytorch.txt")
   fi
   parts=$(timeout 60 "$bin/bench_gpu" --list-parts)
@@ -160,7 +165,7 @@ run_rnn() {  # run_rnn FILE FLAGS: its output goes to the file, and after a fail
   local code=0 time
   time=$(at_most 100)
   # shellcheck disable=SC2086
-  timeout -k 10 "$time" "$bin/rnn" $2 >"$1" 2>&1 || code=$?
+  limited "$time" "$bin/rnn" $2 >"$1" 2>&1 || code=$?
   [ "$code" -ne 0 ] || return 0
   echo "rnn $2:"
   cat "$1"
@@ -265,14 +270,15 @@ profiled=(memory:Add/float32/64M:Map memory:Tanh/float32/64M:Map rows:Gelu/float
   optimizers:Step/Adam/1GB:Adam recurrent:Lstm/float32/35x20x650:CellStep
   recurrent_forms:LstmPersistent/float32/35x20x650:LstmPersistent)
 profile() {
-  local item part bench_row kernel status=0 code cut=0 out=$results/$name.profile.row
+  local item part bench_row kernel status=0 code cut=0 end=$((SECONDS + limit)) time
+  local out=$results/$name.profile.row
   for item in "${profiled[@]}"; do
     IFS=: read -r part bench_row kernel <<<"$item"
-    code=124
-    if [ "$(left)" -ge 20 ]; then
+    code=124 time=$((end - SECONDS < 60 ? end - SECONDS : 60))
+    if [ "$(left)" -ge 20 ] && [ "$time" -gt 0 ]; then
       printf '\n--- %s\n' "$bench_row"
       code=0
-      timeout -k 10 "$(at_most 60)" ncu --clock-control none --kernel-name-base mangled \
+      limited "$(at_most "$time")" ncu --clock-control none --kernel-name-base mangled \
         --kernel-name "regex:$kernel" --launch-skip 2 --launch-count 1 --section SpeedOfLight \
         --section MemoryWorkloadAnalysis --section Occupancy --section LaunchStats --section WarpStateStats \
         "$bin/bench_gpu" --part="$part" --quick --benchmark_filter="^$bench_row\$" >"$out" 2>&1 || code=$?
@@ -285,7 +291,7 @@ profile() {
           status=1
         }
         ;;
-      124 | 137) cut=$((cut + 1)) ;;
+      124) cut=$((cut + 1)) ;;
       *) status=$code ;;
     esac
   done
@@ -303,8 +309,8 @@ step_profile() {
   elif [ "$(left)" -lt 60 ]; then
     leave_out "profile of kernels"
   # Counters may be closed to users; that is the machine's, not ours.
-  elif await timeout -k 10 60 ncu --launch-count 1 --section SpeedOfLight "$bin/bench_gpu" --part=small \
-    --quick --benchmark_filter='^LaunchCost' >"$probe" 2>&1; then
+  elif await "profile of kernels" timeout -k 10 60 ncu --launch-count 1 --section SpeedOfLight \
+    "$bin/bench_gpu" --part=small --quick --benchmark_filter='^LaunchCost' >"$probe" 2>&1; then
     step "profile of kernels" profile 600 profile
   else
     row "profile of kernels" skipped 0 "does not work here, see $probe"
@@ -316,6 +322,7 @@ step_profile() {
 # memory. So it sees all kernels, and no rows that call cuBLASLt or cuDNN. WEFT_NO_CACHE: a block of its own
 # for each tensor, so that an overrun is one.
 sanitize() {
+  local own=100000  # its time is a share of what there is, so a part without time has not failed
   local filter='CudaOpTable.forward/*' kernels=(--kernel-name kns=weft)
   if [ "$1" = initcheck ]; then
     kernels=()
@@ -324,7 +331,7 @@ sanitize() {
   else
     filter+=':CudaRecurrent.a_persistent*:CudaRecurrent.a_stack_in_chunks*:CudaAttention*'
   fi
-  in_parts "$limit" "$filter" env WEFT_NO_CACHE=1 compute-sanitizer --tool "$1" "${kernels[@]}" \
+  in_parts "$filter" env WEFT_NO_CACHE=1 compute-sanitizer --tool "$1" "${kernels[@]}" \
     --port '49{}0' --error-exitcode 9 --print-limit 20
 }
 step_sanitizer() {
@@ -337,7 +344,7 @@ step_sanitizer() {
   elif [ "$(left)" -lt 120 ]; then
     leave_out "compute-sanitizer"
   # A sanitizer that cannot attach says so; that is the machine's, not ours.
-  elif await timeout -k 10 120 compute-sanitizer --tool memcheck \
+  elif await "compute-sanitizer" timeout -k 10 120 compute-sanitizer --tool memcheck \
     "$bin/test_cuda" --gtest_filter='CudaLibrary.with_a_device_it_computes' >"$probe" 2>&1; then
     for i in "${!tools[@]}"; do
       share=$(($(left) / (${#tools[@]} - i)))  # of the time, equal for each tool

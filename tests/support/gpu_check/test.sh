@@ -239,6 +239,10 @@ expect "the limit of PyTorch" [ "$(limit_of torch_gpu.py)" -le 150 ]
 expect "the limit of a part" [ "$(limit_of part=memory)" -le 300 ]
 expect "the limit of the op table" [ "$(limit_of filter=CudaOpTable)" -le 180 ]
 expect "the limit of the device tests" [ "$(limit_of filter=-CudaOpTable)" -le 300 ]
+sed -i 's/^exec/case "$*" in *torch_gpu*) exit 124 ;; esac\nexec/' "$work/path/timeout"
+check "PyTorch that runs into its limit" 1 "^PyTorch's figures *FAILED .*limit of 150 s" --only bench
+check "PyTorch that has half of the time" 3 "^PyTorch's figures *partly .*cut off: .* --seconds 120" \
+  --only bench --seconds 120
 check "little time for programs" 0 '^rnn on the device *passed' --only programs --seconds 60
 rm -f "$CALLS"
 check "little time for programs" 0 '^rnn on the device *passed' --only programs --seconds 60
@@ -269,6 +273,14 @@ check "a tool that finds something" 1 '^compute-sanitizer racecheck *FAILED .*ex
 good
 sed -i '2i case "$* $GTEST_SHARD_INDEX" in *memcheck*0) exit 124 ;; esac' "$work/path/compute-sanitizer"
 check "a part of a tool without time" 3 '^compute-sanitizer memcheck *partly .*cut off: 1 of' --only sanitizer
+sed -i '2s/exit 124/kill -9 $$/' "$work/path/compute-sanitizer"
+check "a part of a tool without memory" 1 '^compute-sanitizer memcheck *FAILED .*exit 137' --only sanitizer
+good
+sed -i '2i [ "$GTEST_SHARD_INDEX" != 0 ] || exit 124' "$work/build/bin/test_cuda"
+check "a part of the op table that hangs" 1 '^op table on the device *FAILED .*its limit of 180 s' --only ops
+check "one without time" 3 '^op table on the device *partly .*cut off: 1 of 3' --only ops --seconds 100
+sed -i '2s/exit 124/kill -9 $$/' "$work/build/bin/test_cuda"
+check "one without memory" 1 '^op table on the device *FAILED .*exit 137' --only ops --seconds 100
 good
 tool ncu <<<'#!/bin/sh
 exit 1'
@@ -280,6 +292,8 @@ check "a kernel that is not found" 1 '^profile of kernels *FAILED .*no kernel of
 good
 sed -i '2i case "$*" in *Tanh*) exit 124 ;; esac' "$work/path/ncu"
 check "a kernel without time" 3 '^profile of kernels *partly .*cut off: 1 of 14 rows' --only profile
+sed -i '2s/exit 124/kill -9 $$/' "$work/path/ncu"
+check "a kernel without memory" 1 '^profile of kernels *FAILED .*exit 137' --only profile
 good
 says ipc <<<'echo "Ipc/HandOver/64MiB      12.5 us"'
 check "memory handed over" 0 '^memory between processes *passed .*Ipc/HandOver/64MiB 12.5 us' --only bench
