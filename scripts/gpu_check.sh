@@ -15,9 +15,9 @@
 # Steps: build, ops, bench, device, plugin, golden, programs, trace, profile, sanitizer. They run in this
 # order, or in that of --only. Those that --seconds leaves no time for are named in the table, and the exit
 # status is 3 then. --filter and --quick are the benchmarks'. Each part of the benchmarks is a process of its
-# own, training steps of the language model first. A step replaces its own results of an earlier run, and the
-# table goes on. Where few files come back from a machine, put the archive among them: --archive names it. A
-# signal to end adds a row and packs once more.
+# own, training steps of the language model first, PyTorch after them. A step replaces its own results of an
+# earlier run, and the table goes on. Where few files come back from a machine, put the archive among them:
+# --archive names it. A signal to end adds a row and packs once more.
 # Two runs fit a machine that is at hand for a quarter of an hour: --quick --seconds 330 --only ops,bench, and
 # the same with the other steps.
 # A build folder to travel is made for one kind of device and without oneDNN, which is not needed there, and
@@ -169,6 +169,10 @@ ended() {
   trap '' TERM INT HUP
   row "${current:-the check}" FAILED "$SECONDS" "ended by a signal"
   [ -z "$running" ] || end_tree "$running"
+  if [ -n "${ran:-}" ]; then  # in the middle of the benchmarks
+    [[ "$current" != "benchmarks: "* ]] || bad=$((bad + 1))
+    join_parts "${ran[@]}"
+  fi
   finish
 }
 trap ended TERM INT HUP

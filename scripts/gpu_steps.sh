@@ -77,23 +77,31 @@ pytorch() {
   echo "gpu_check.sh: $(wc -l <"$file") figures"
   return "$code"
 }
-# join_parts PART...: makes one log and one JSON of those of the parts, and their row. The caller counts the
-# parts that failed in `bad`.
+# join_parts PART...: makes one log and one JSON of those of the parts, in place of earlier ones, and adds a
+# row. The caller counts the parts that failed in `bad`. Rows older than PyTorch's figures get them here.
 join_parts() {
   local part logs=() json=() start=$results/$name.bench rows=0 left_out status=passed
   for part in "$@"; do
     [ ! -f "$start.$part.log" ] || logs+=("$start.$part.log")
     [ ! -f "$start.$part.json" ] || json+=("$start.$part.json")
   done
+  [ "${#logs[@]}" -gt 0 ] || return  # no part had time
   cat "${logs[@]}" >"$start.log"
+  rm -f "$start.json"
   if [ "${#json[@]}" -gt 0 ]; then
     awk '
+      NF == 2 && !/"/ { peers[$1] = $2 }
       /^ "context"/ && (context == "" || context ~ /second": 0}/) { context = $0 }
       /^  {"name"/ {
         sub(/,$/, "")
+        split($0, words, "\"")
+        peer = words[4]  # its name there: Bench::peer_of
+        gsub(/(Persistent|Wavefront|Cudnn(Dropout|Unordered)?(Flat)?)\//, "/", peer)
+        if (peer in peers && !/pytorch_real_time/) sub(/}$/, ", \"pytorch_real_time\": " peers[peer] "}")
         rows = rows (rows == "" ? "" : ",") "\n" $0
       }
-      END { printf "{\n%s\n \"benchmarks\": [%s\n ]\n}\n", context, rows }' "${json[@]}" >"$start.json"
+      END { printf "{\n%s\n \"benchmarks\": [%s\n ]\n}\n", context, rows }' \
+      "${peers[@]#--peers=}" "${json[@]}" >"$start.json"
     rows=$(grep -c '^  {"name"' "$start.json")
   fi
   left_out=$(grep -c ' left out: ' "$start.log")
@@ -101,29 +109,36 @@ join_parts() {
   [ "$bad" -eq 0 ] && [ $((rows + left_out)) -gt 0 ] || status=FAILED
   row "benchmarks" "$status" 0 "$rows rows, $left_out left out, $bad parts failed"
 }
+measure() {  # measure PART...: adds them to the `ran` of the caller, and those that fail to its `bad`
+  local part
+  for part in "$@"; do
+    if [ "$(left)" -lt 10 ]; then leave_out "benchmarks from $part on"; return; fi
+    ran+=("$part")
+    step "benchmarks: $part" "bench.$part" "$own" "$bin/bench_gpu" --part="$part" "${quick[@]}" \
+      "${peers[@]}" --benchmark_filter="$filter" --benchmark_out="$results/$name.bench.$part.json" ||
+      bad=$((bad + 1))
+  done
+}
 step_bench() {
-  local part parts own=300 peers=() bad=0 ran=() handed wrong
+  local parts own=300 peers=() bad=0 ran=() handed wrong
   if [ "$(left)" -lt 10 ]; then leave_out "benchmarks"; return; fi
-  fresh 'bench.*' 'pytorch.*'
+  parts=$(timeout 60 "$bin/bench_gpu" --list-parts)
+  [ -n "$parts" ] || { row "benchmarks" FAILED 0 "bench_gpu does not list its parts"; return; }
+  fresh 'bench.*.*'
   [ "${#quick[@]}" -eq 0 ] || own=90
+  # Training steps go before PyTorch, which may take much of the time.
+  # shellcheck disable=SC2046
+  measure $(grep -x 'model\|large_model' <<<"$parts")
+  ! grep -qs '^bench_gpu: nothing measured' "$results/$name.bench."*.log || return
   if [ -n "$python" ] && [ "$(left)" -lt 60 ]; then
     leave_out "PyTorch's figures"
   elif [ -n "$python" ]; then
     step "PyTorch's figures" pytorch 150 pytorch
     peers=(--peers="$results/$name.pytorch.txt")
   fi
-  parts=$(timeout 60 "$bin/bench_gpu" --list-parts)
-  [ -n "$parts" ] || { row "benchmarks" FAILED 0 "bench_gpu does not list its parts"; return; }
-  for part in $parts; do
-    if [ "$(left)" -lt 10 ]; then leave_out "benchmarks from $part on"; break; fi
-    step "benchmarks: $part" "bench.$part" "$own" "$bin/bench_gpu" --part="$part" "${quick[@]}" \
-      "${peers[@]}" --benchmark_filter="$filter" --benchmark_out="$results/$name.bench.$part.json" ||
-      bad=$((bad + 1))
-    ran+=("$part")
-    ! grep -qs '^bench_gpu: nothing measured' "$results/$name.bench.$part.log" || return
-  done
-  [ "${#ran[@]}" -gt 0 ] || return
-  join_parts "${ran[@]}"
+  # shellcheck disable=SC2046
+  measure $(grep -vx 'model\|large_model' <<<"$parts")
+  join_parts "${ran[@]}" || return
   handed=$(grep -s '^Ipc' "$results/$name.bench.log" | tr -s ' ')
   wrong=$(grep -m 1 ' failed: ' <<<"$handed") && handed=$wrong || handed=$(tail -1 <<<"$handed")
   case $handed in
@@ -136,6 +151,7 @@ step_bench() {
 
 step_device() {
   local log=$results/$name.device.log made
+  if [ "$(left)" -lt 10 ]; then leave_out "device tests, training"; return; fi
   fresh device.log
   step "device tests, training" device 300 "${repeats[@]}" "$bin/test_cuda" --gtest_filter='-CudaOpTable*'
   for made in "cuDNN=.cudnn_matches_the_own_cell" "attention on cuDNN=.attention_on_cudnn_matches"; do
@@ -236,7 +252,8 @@ step_programs() {
 # One training step of the language model with a span per launch: the number and the time of each name.
 traced() {
   local file=$results/$name.trace.json
-  timeout -k 10 "$limit" env WEFT_CUDA_TRACE="$file" "$bin/bench_gpu" --part=model --quick \
+  fresh trace.json trace.txt
+  limited "$limit" env WEFT_CUDA_TRACE="$file" "$bin/bench_gpu" --part=model --quick \
     --benchmark_filter='^LmStep/10000/650$' || return
   awk '/"ph": "X", "pid": [1-9]/ {
       dur = name = $0
@@ -253,7 +270,6 @@ traced() {
   head -40 "$results/$name.trace.txt"
 }
 step_trace() {
-  fresh 'trace.*'
   if [ "$device" = none ]; then
     row "trace of a training step" skipped 0 "no device"
   else
@@ -301,7 +317,6 @@ profile() {
 }
 step_profile() {
   local probe=$results/$name.profile_probe.log
-  fresh 'profile*'
   if [ "$device" = none ]; then
     row "profile of kernels" skipped 0 "no device"
   elif ! command -v ncu >/dev/null; then
@@ -336,7 +351,6 @@ sanitize() {
 }
 step_sanitizer() {
   local probe=$results/$name.sanitizer_probe.log tools=(memcheck racecheck synccheck initcheck) i share
-  fresh 'sanitizer*' "${tools[@]/%/.log}"
   if [ "$device" = none ]; then
     row "compute-sanitizer" skipped 0 "no device"
   elif ! command -v compute-sanitizer >/dev/null; then

@@ -177,13 +177,37 @@ check "a part without rows of the filter" 0 '^benchmarks *passed .*4 rows, 0 lef
 says memory <<<'echo "Tanh  left out: a call issues no tanh"
 echo "bench_gpu: 1 rows, 1 left out, 0 failed"; exit 0'
 check "a row that is left out" 0 '^benchmarks: memory *passed .*1 rows, 1 left out' --only bench
-check "no part has time" 3 '^benchmarks *left out' --seconds 3 --only bench
+good
+check "all steps" 0 '^compute-sanitizer memcheck *passed'
+kept() { (cd "$work/results" && find . -name 'stand-in.*.*' ! -name '*.table.txt' ! -name '*.gz' | sort); }
+before=$(kept)
+check "no step has time" 3 '^benchmarks *left out' --seconds 3
+expect "and the results of the earlier run stay" [ "$(kept)" = "$before" ]
+sed -i '2i [ "$1" != --list-parts ] || sleep 4' "$work/build/bin/bench_gpu"
+check "the time ends before the first part" 3 '^benchmarks.* left out' --seconds 17 --only bench
+expect "and its results stay" [ "$(kept)" = "$before" ]
+good
+ahead() {  # ahead FILE LINE SECONDS: its clock is ahead behind this line
+  sed -i "s/^ *$2.*/&\nSECONDS=\$((SECONDS + $3))/" "$work/tree/scripts/$1"
+}
+ahead gpu_check.sh 'step() {' 200
+check "or where it would start" 3 '^benchmarks: model *left out' --seconds 100 --only bench
+expect "without a word on results" [ "$(tail -1 "$results.table.txt" | cut -c 1-16)" = "benchmarks from " ]
+expect "of which none is lost" [ "$(kept)" = "$before" ]
+ahead gpu_steps.sh 'IFS=: read -r part bench_row' 250
+cp "$root/scripts/gpu_check.sh" "$work/tree/scripts/"
+check "the limit of a profile" 3 '^profile of kernels *partly .*cut off: 12 of 14 rows' --only profile
+cp "$root/scripts/gpu_steps.sh" "$work/tree/scripts/"
+tool ncu <<<'#!/bin/sh
+exit 1'
+check "no profile" 0 '^profile of kernels *skipped' --only profile
+expect "and that of the earlier run stays" [ -s "$results.profile.log" ]
 
-# signals NAME WAIT: starts the benchmarks, sends the signal once WAIT is there, and waits for the end
+# signals NAME WAIT STEPS: starts them, sends the signal once WAIT is there, and waits for the end
 signals() {
   local i process
-  rm -rf "$work/results" "$work/back"
-  PATH=$work/path:$PATH "$work/tree/scripts/gpu_check.sh" --prebuilt "$work/build" --only bench \
+  rm -rf "$work/back"
+  PATH=$work/path:$PATH "$work/tree/scripts/gpu_check.sh" --prebuilt "$work/build" --only "$3" \
     --results "$work/results" --archive "$work/back/all.tar.gz" >/dev/null 2>&1 &
   process=$!
   for ((i = 0; i < 300; i++)); do [ ! -s "$2" ] || break; sleep 0.1; done
@@ -196,17 +220,34 @@ echo \$\$ >"$work/memory.pid"
 exec sleep 60
 SAYS
 rm -f "$work/memory.pid"
-signals TERM "$work/memory.pid"
+rm -rf "$work/results"
+signals TERM "$work/memory.pid" bench
 expect "a signal to end packs the results" \
   grep -q '^benchmarks: memory *FAILED .*ended by a signal' <(archive "$work/back/all.tar.gz" table.txt)
-expect "those of earlier parts" grep -q 'figures of model' <(archive "$work/back/all.tar.gz" bench.model.log)
+expect "those of earlier parts" grep -q 'figures of model' <(archive "$work/back/all.tar.gz" bench.log)
+expect "in one JSON, with the part that has ended" \
+  [ "$(archive "$work/back/all.tar.gz" bench.json | grep -c '"name": "\(model\|memory\)/[12]"')" -eq 4 ]
+expect "which has failed" \
+  grep -q '^benchmarks *FAILED .*4 rows, 0 left out, 1 parts failed' "$results.table.txt"
 for ((i = 0; i < 100; i++)); do kill -0 "$(cat "$work/memory.pid")" 2>/dev/null || break; sleep 0.1; done
 expect "the part has ended" [ "$i" -lt 100 ]
 rm -f "$work/memory.pid"
-signals KILL "$work/memory.pid"
+signals KILL "$work/memory.pid" bench
 kill "$(cat "$work/memory.pid")"
 expect "an end without a signal leaves the earlier parts" \
   grep -q 'figures of model' <(archive "$work/back/all.tar.gz" bench.model.log)
+expect "and the JSON of an earlier run" grep -q '"model/1"' <(archive "$work/back/all.tar.gz" bench.json)
+good
+tool ncu <<SAYS
+#!/bin/sh
+echo \$\$ >"$work/ncu.pid"
+exec sleep 60
+SAYS
+rm -rf "$work/results"
+signals TERM "$work/ncu.pid" plugin,profile
+expect "a signal while ncu is tried is of that step" \
+  grep -q '^profile of kernels *FAILED .*ended by a signal' "$results.table.txt"
+expect "and not of the one before" [ "$(grep -c '^CUDA library' "$results.table.txt")" -eq 1 ]
 
 good
 (cd "$work" &&
@@ -229,12 +270,17 @@ printf '%s\n' "model/1 2.5" "memory/1 3"
 echo "no memory" >&2
 exit 1
 PYTHON
+limit_of() { sed -n "s|^timeout \([0-9]*\) .*$1.*|\1|p" "$CALLS" | sort -n | tail -1; }  # the greatest
 check "PyTorch that fails after two rows" 1 "^PyTorch's figures *FAILED .*exit 1, 2 figures" \
   --only bench,ops,device
-expect "its figures are used" [ "$(grep -c -e "--peers=$results.pytorch.txt" "$CALLS")" -ge 3 ]
+expect "its figures are used" [ "$(grep -c -e "--part=.*--peers=$results.pytorch.txt" "$CALLS")" -eq 4 ]
+expect "training steps come before it, and get them too" \
+  grep -q '"model/1", "real_time": 1, "pytorch_real_time": 2.5}' "$results.bench.json"
+expect "they stand once in a row" [ "$(grep -c 'model/1.*pytorch' "$results.bench.json")" -eq 1 ]
+expect "the limit of nvidia-smi" [ "$(limit_of nvidia-smi)" -eq 30 ]
+expect "the limit of the search for PyTorch" [ "$(limit_of 'python3 -c import torch')" -eq 30 ]
 expect "its rows" [ "$(cat "$results.pytorch.txt")" = "model/1 2.5"$'\n'"memory/1 3" ]
 expect "its error is kept" grep -q '^no memory' "$results.pytorch.log"
-limit_of() { sed -n "s|^timeout \([0-9]*\) .*$1.*|\1|p" "$CALLS" | sort -n | tail -1; }  # the greatest
 expect "the limit of PyTorch" [ "$(limit_of torch_gpu.py)" -le 150 ]
 expect "the limit of a part" [ "$(limit_of part=memory)" -le 300 ]
 expect "the limit of the op table" [ "$(limit_of filter=CudaOpTable)" -le 180 ]
@@ -341,6 +387,9 @@ echo No devices were found
 exit 6'
 tests test_cuda 1 Recurrent.cudnn_matches_the_own_cell
 check "no device" 0 'no GPU here'
+says driver <<<'Stand-in Of The Driver'
+check "a device without nvidia-smi and PyTorch" 1 'summary: device Stand-in Of The Driver ' --only plugin,ops
+rm "$SAYS.driver"
 none='{ echo "[==========] 0 tests from 0 test suites ran."; exit; }'
 sed -i "2i [ \"\${GTEST_SHARD_INDEX:-0}\" -eq 0 ] || $none" "$work/build/bin/test_cuda"
 check "no device, and parts without a test" 0 '^op table on the device *\(passed\|partly\)' --only ops
@@ -359,6 +408,3 @@ expect "a carried program runs" \
   env LD_LIBRARY_PATH="$work/tree/build/gpu_carry/lib" "$work/tree/build/gpu_carry/bin/rnn" -c true
 [ "$failures" -eq 0 ] && echo "gpu_check.sh: all as expected"
 exit "$failures"
-says driver <<<'Stand-in Of The Driver'
-check "a device without nvidia-smi and PyTorch" 1 'summary: device Stand-in Of The Driver ' --only plugin,ops
-rm "$SAYS.driver"
