@@ -71,7 +71,7 @@ done
 
 python=''
 for candidate in python3 python; do
-  timeout -k 5 30 "$candidate" -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' \
+  timeout -k 5 90 "$candidate" -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' \
     >/dev/null 2>&1 &&
     python=$candidate && break
 done
@@ -79,7 +79,7 @@ done
 device=$(timeout -k 5 30 nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null) || device=''
 device=${device%%$'\n'*}
 [ -n "$device" ] || [ -z "$python" ] ||
-  device=$(timeout -k 5 30 "$python" -c 'import torch; print(torch.cuda.get_device_name())')
+  device=$(timeout -k 5 90 "$python" -c 'import torch; print(torch.cuda.get_device_name())')
 [ -n "$device" ] ||  # a driver without its programs
   device=$(sed -n 's/^Model:[[:space:]]*//p' /proc/driver/nvidia/gpus/*/information 2>/dev/null | head -1)
 [ -n "$device" ] || device=none

@@ -278,7 +278,7 @@ expect "training steps come before it, and get them too" \
   grep -q '"model/1", "real_time": 1, "pytorch_real_time": 2.5}' "$results.bench.json"
 expect "they stand once in a row" [ "$(grep -c 'model/1.*pytorch' "$results.bench.json")" -eq 1 ]
 expect "the limit of nvidia-smi" [ "$(limit_of nvidia-smi)" -eq 30 ]
-expect "the limit of the search for PyTorch" [ "$(limit_of 'python3 -c import torch')" -eq 30 ]
+expect "the limit of the search for PyTorch" [ "$(limit_of 'python3 -c import torch')" -eq 90 ]
 expect "its rows" [ "$(cat "$results.pytorch.txt")" = "model/1 2.5"$'\n'"memory/1 3" ]
 expect "its error is kept" grep -q '^no memory' "$results.pytorch.log"
 expect "the limit of PyTorch" [ "$(limit_of torch_gpu.py)" -le 150 ]
