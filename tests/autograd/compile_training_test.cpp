@@ -5,6 +5,7 @@
 
 #include <weft/autograd/ops/ops.h>
 #include <weft/autograd/tape/compile.h>
+#include <weft/autograd/tape/engine.h>
 #include <weft/autograd/tape/grad_mode.h>
 #include <weft/optim/optim.h>
 #include <weft/optim/rules/table.h>
